@@ -209,7 +209,7 @@ impl Layers {
                 Some(mark) => mark,
                 None => Header::read_from(&cx(), &*log).await?.base_mark,
             };
-            Overlay::open(&cx(), base, &mark, log.clone(), options).await
+            Overlay::open(&cx(), base, &mark, log.clone(), options, None).await
         };
         block_on(overlay).map_err(io::Error::other)
     }

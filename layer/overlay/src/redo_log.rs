@@ -129,20 +129,9 @@ async fn states_of(
 impl Overlay {
     /// Opens the redo log `log` over `base`. `base_mark` is the base's present mark; the overlay is refused
     /// if it differs from the original one. The caller must ensure that no other program writes to `log` or
-    /// `base`.
+    /// `base`. With `kept`, the states outlive the process in this memory, which must belong to this redo
+    /// log: unflushed changes are preserved for the next opener.
     pub async fn open(
-        cx: &Ctx,
-        base: Arc<dyn BlockDevice>,
-        base_mark: &[u8],
-        log: Arc<dyn BlockDevice>,
-        options: &OpenOptions,
-    ) -> std::result::Result<Arc<Self>, OverlayError> {
-        Self::open_kept(cx, base, base_mark, log, options, None).await
-    }
-
-    /// Opens an overlay with states that outlive the process in `kept`, if given: unflushed changes are
-    /// preserved for the next opener. The memory must belong to this redo log.
-    pub async fn open_kept(
         cx: &Ctx,
         base: Arc<dyn BlockDevice>,
         base_mark: &[u8],

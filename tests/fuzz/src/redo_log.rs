@@ -31,7 +31,7 @@ pub fn run(bytes: &[u8]) {
         sum.copy_from_slice(&crc32c::crc32c(head).to_le_bytes());
     }
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let opened = block_on(Overlay::open(&cx(), base(), MARK, disk(&log), &options));
+    let opened = block_on(Overlay::open(&cx(), base(), MARK, disk(&log), &options, None));
     let Ok(overlay) = opened else {
         assert!(log != sound, "it is refused: {:?}", opened.err());
         return;
@@ -77,7 +77,7 @@ fn sound(sealed: bool) -> Vec<u8> {
         Header { size_bytes, base_bytes: size_bytes, base_name: b"base".to_vec(), base_mark, seal: None };
     let log = disk(&vec![0; header.log_bytes() as usize]);
     block_on(header.write_to(&cx(), &*log)).expect("made");
-    let overlay = block_on(Overlay::open(&cx(), base(), MARK, log.clone(), &OpenOptions::default()));
+    let overlay = block_on(Overlay::open(&cx(), base(), MARK, log.clone(), &OpenOptions::default(), None));
     let overlay = overlay.expect("opened");
     for (block, byte) in [(0, OF_LOG), (1, 0), (3, OF_LOG)] {
         let written = Source::from(vec![byte; BLOCK]);

@@ -338,7 +338,7 @@ impl OverlaySource {
     ) -> Result<Arc<Overlay>, Failure> {
         let mark = mark_of(base, self.base_link_policy())?;
         let mark = if self.base_in_use { self.header()?.base_mark } else { mark };
-        let opened = block_on(Overlay::open_kept(&cx(), disk, &mark, log, options, self.states.clone()));
+        let opened = block_on(Overlay::open(&cx(), disk, &mark, log, options, self.states.clone()));
         let overlay = opened.map_err(|error| {
             let failure = self.cannot(&error);
             match error {

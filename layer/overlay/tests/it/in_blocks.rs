@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use tombolo_back_memory::MemoryDisk;
 use tombolo_core::block::{BlockDevice, Geometry};
 
 /// A disk with blocks of this length.
-pub struct InBlocks(pub Arc<MemoryDisk>, pub u32);
+pub struct InBlocks(pub Arc<dyn BlockDevice>, pub u32);
 
 impl BlockDevice for InBlocks {
     tombolo_core::forward_disk!(to self.0; profile read write flush discard write_zeroes extents);

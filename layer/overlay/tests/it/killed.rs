@@ -8,13 +8,13 @@ use super::*;
 
 fn open(
     identity: u8,
-    base: &Arc<MemoryDisk>,
+    base: &Arc<dyn BlockDevice>,
     log: &Arc<dyn BlockDevice>,
     memory: &Region,
 ) -> Result<Arc<Overlay>, OverlayError> {
     let kept = Some(StateMemory { memory: memory.clone(), identity: Identity::from([identity; 24]) });
     let options = OpenOptions::default();
-    block_on(Overlay::open_kept(&cx(), base.clone(), b"1", log.clone(), &options, kept))
+    block_on(Overlay::open(&cx(), base.clone(), b"1", log.clone(), &options, kept))
 }
 
 fn new_memory() -> Region {
@@ -54,7 +54,8 @@ fn overlay_survives_kills_and_flushed_data_power_loss() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let base = base();
         let lossy = Arc::new(LossyDisk::new(header().log_bytes()));
-        let log = made(lossy.clone());
+        let log: Arc<dyn BlockDevice> = lossy.clone();
+        block_on(header().write_to(&cx(), &*log)).expect("made");
         let mut model: Vec<u8> = (START..START + AREA as u64).map(|at| golden(at / 512)).collect();
         for _ in 0..3 {
             let memory = new_memory();

@@ -56,26 +56,40 @@ fn golden(sector: u64) -> u8 {
 
 /// Creates a base that is non-zero only where tests look: around the end of the first segment, and at its own
 /// end.
-fn base() -> Arc<MemoryDisk> {
-    let base = MemoryDisk::new(BASE).expect("a base");
+fn base() -> Arc<dyn BlockDevice> {
+    let base = memory(BASE);
     for range in [0..1 << 20, (64 << 20) - (1 << 20)..BASE] {
         let bytes: Vec<u8> = range.clone().map(|at| golden(at / 512)).collect();
-        write(&base, range.start, &bytes);
+        write(&*base, range.start, &bytes);
     }
-    Arc::new(base)
+    base
 }
 
-fn made(log: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
-    block_on(header().write_to(&cx(), &*log)).expect("made");
+fn memory(len_bytes: u64) -> Arc<dyn BlockDevice> {
+    Arc::new(MemoryDisk::new(len_bytes).expect("a disk"))
+}
+
+fn opened_as(
+    base: &Arc<dyn BlockDevice>,
+    mark: &[u8],
+    log: &Arc<dyn BlockDevice>,
+    options: &OpenOptions,
+) -> Result<Arc<Overlay>, OverlayError> {
+    block_on(Overlay::open(&cx(), base.clone(), mark, log.clone(), options, None))
+}
+
+fn opened(base: &Arc<dyn BlockDevice>, log: &Arc<dyn BlockDevice>) -> Result<Arc<Overlay>, OverlayError> {
+    opened_as(base, b"1", log, &OpenOptions::default())
+}
+
+fn redo_log_of(header: &Header) -> Arc<dyn BlockDevice> {
+    let log = memory(header.log_bytes());
+    block_on(header.write_to(&cx(), &*log)).expect("made");
     log
 }
 
-fn opened(base: &Arc<MemoryDisk>, log: &Arc<dyn BlockDevice>) -> Result<Arc<Overlay>, OverlayError> {
-    block_on(Overlay::open(&cx(), base.clone(), b"1", log.clone(), &OpenOptions::default()))
-}
-
 fn redo_log() -> Arc<dyn BlockDevice> {
-    made(Arc::new(MemoryDisk::new(header().log_bytes()).expect("a redo log")))
+    redo_log_of(&header())
 }
 
 #[test]
@@ -142,56 +156,48 @@ fn zeroed_blocks_hide_base_and_take_no_space() {
 #[test]
 fn changed_base_and_invalid_redo_logs_are_refused() {
     let (base, log) = (base(), redo_log());
-    let open = |base: Arc<MemoryDisk>, mark: &[u8], log: Arc<dyn BlockDevice>| {
-        block_on(Overlay::open(&cx(), base, mark, log, &OpenOptions::default()))
-    };
-    assert!(matches!(open(base.clone(), b"2", log.clone()), Err(OverlayError::BaseChanged)));
-    let longer = Arc::new(MemoryDisk::new(BASE + 1024).expect("a disk"));
-    assert!(matches!(open(longer, b"1", log.clone()), Err(OverlayError::BaseChanged)));
+    let marked = |base, mark: &[u8], log| opened_as(base, mark, log, &OpenOptions::default());
+    assert!(matches!(marked(&base, b"2", &log), Err(OverlayError::BaseChanged)));
+    assert!(matches!(opened(&memory(BASE + 1024), &log), Err(OverlayError::BaseChanged)));
     // Earlier versions ignored a partial sector at the end, which is a whole sector now.
-    let padded = Arc::new(MemoryDisk::new(BASE + 512).expect("a disk"));
-    open(padded.clone(), b"1", log.clone()).expect("the same base");
-    let unmarked = Header { base_mark: Vec::new(), ..header() };
-    block_on(unmarked.write_to(&cx(), &*log)).expect("made");
-    assert!(matches!(open(padded, b"", log), Err(OverlayError::BaseChanged)), "nothing tells that it is");
-    let none = Arc::new(MemoryDisk::new(1 << 20).expect("a disk"));
-    assert!(matches!(open(base.clone(), b"1", none.clone()), Err(OverlayError::NotAnOverlay)));
-    let short: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(header().log_bytes() - 4096).expect("a disk"));
+    let padded = memory(BASE + 512);
+    opened(&padded, &log).expect("the same base");
+    let log = redo_log_of(&Header { base_mark: Vec::new(), ..header() });
+    assert!(matches!(marked(&padded, b"", &log), Err(OverlayError::BaseChanged)), "nothing tells that it is");
+    assert!(matches!(opened(&base, &memory(1 << 20)), Err(OverlayError::NotAnOverlay)));
+    let short = memory(header().log_bytes() - 4096);
     assert!(matches!(block_on(header().write_to(&cx(), &*short)), Err(OverlayError::TooShort { .. })));
 }
 
 #[test]
 fn base_block_size_and_partial_end_are_respected() {
-    let options = |block_bytes| OpenOptions { block_bytes, ..OpenOptions::default() };
     let size_bytes = (1 << 20) + 1536;
     let header = Header { size_bytes, base_bytes: size_bytes, ..header() };
-    let log: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(header.log_bytes()).expect("a redo log"));
-    block_on(header.write_to(&cx(), &*log)).expect("made");
-    let base = Arc::new(MemoryDisk::new(size_bytes).expect("a base"));
+    let (log, base) = (redo_log_of(&header), memory(size_bytes));
     let bytes: Vec<u8> = (0..size_bytes).map(|at| golden(at / 512)).collect();
     write(&*base, 0, &bytes);
-    let open = |base: Arc<dyn BlockDevice>, block_bytes| {
-        block_on(Overlay::open(&cx(), base, b"1", log.clone(), &options(block_bytes)))
+    let open = |base: &Arc<dyn BlockDevice>, block_bytes| {
+        opened_as(base, b"1", &log, &OpenOptions { block_bytes, ..OpenOptions::default() })
     };
-    let disk = open(base.clone(), 1024).expect("opened");
+    let disk = open(&base, 1024).expect("opened");
     let shown = disk.geometry().size_bytes;
     assert_eq!(shown, size_bytes + 512);
     let last = [[golden(size_bytes / 512 - 1); 512], [0; 512]].concat();
     assert_eq!(read(&*disk, shown - 1024, 1024), last, "padded with zeroes");
     write(&*disk, shown - 2048, &[7; 1024]);
     disk.flush(&cx()).wait().expect("flushed");
-    let disk = open(base.clone(), 1024).expect("opened");
+    let disk = open(&base, 1024).expect("opened");
     assert_eq!(read(&*disk, shown - 2048, 2048), [vec![7; 1024], last].concat());
     write(&*disk, shown - 512, &[8; 512]);
     disk.flush(&cx()).wait().expect("flushed");
-    let disk = open(base.clone(), 1024).expect("opened");
+    let disk = open(&base, 1024).expect("opened");
     assert_eq!(read(&*disk, shown - 512, 512), [8; 512], "what was written to the padding");
-    assert!(matches!(open(base.clone(), 8192), Err(OverlayError::BlockSize(_))));
-    let in_blocks = |block_bytes| Arc::new(InBlocks(base.clone(), block_bytes));
+    assert!(matches!(open(&base, 8192), Err(OverlayError::BlockSize(_))));
+    let in_blocks = |block_bytes| -> Arc<dyn BlockDevice> { Arc::new(InBlocks(base.clone(), block_bytes)) };
     let whole = Header { size_bytes: 1 << 20, base_bytes: 1 << 20, ..header };
     block_on(whole.write_to(&cx(), &*log)).expect("made");
-    assert_eq!(open(in_blocks(4096), 512).expect("opened").geometry().block_bytes, 4096);
-    assert!(matches!(open(in_blocks(8192), 512), Err(OverlayError::BaseBlocks { found: 8192, .. })));
+    assert_eq!(open(&in_blocks(4096), 512).expect("opened").geometry().block_bytes, 4096);
+    assert!(matches!(open(&in_blocks(8192), 512), Err(OverlayError::BaseBlocks { found: 8192, .. })));
 }
 
 /// Checks random work with power failures: each sector is as of the last flush, or newer.
@@ -201,7 +207,8 @@ fn power_loss_keeps_flushed_or_newer_sectors() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let base = base();
         let lossy = Arc::new(LossyDisk::new(header().log_bytes()));
-        let log = made(lossy.clone());
+        let log: Arc<dyn BlockDevice> = lossy.clone();
+        block_on(header().write_to(&cx(), &*log)).expect("made");
         // Around the end of a segment, and of the base.
         let area = 64 * 512;
         let start = if rng.bool() { (64 << 20) - area / 2 } else { BASE / 4096 * 4096 - area / 2 };

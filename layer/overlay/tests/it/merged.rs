@@ -4,17 +4,10 @@ use super::*;
 
 const SECTOR: u64 = 512;
 
-fn header_over(size_bytes: u64, base_bytes: u64) -> Header {
-    Header { size_bytes, base_bytes, ..header() }
-}
-
 /// Creates an empty overlay, and its redo log.
-pub fn empty_in(base: Arc<dyn BlockDevice>, size_bytes: u64) -> (Arc<Overlay>, Arc<dyn BlockDevice>) {
-    let header = header_over(size_bytes, base.geometry().size_bytes);
-    let log: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(header.log_bytes()).expect("a redo log"));
-    block_on(header.write_to(&cx(), &*log)).expect("made");
-    let opened = block_on(Overlay::open(&cx(), base, b"1", log.clone(), &OpenOptions::default()));
-    (opened.expect("opened"), log)
+pub fn empty_in(base: &Arc<dyn BlockDevice>, size_bytes: u64) -> (Arc<Overlay>, Arc<dyn BlockDevice>) {
+    let log = redo_log_of(&Header { size_bytes, base_bytes: base.geometry().size_bytes, ..header() });
+    (opened(base, &log).expect("opened"), log)
 }
 
 /// Performs some changes near the ends of segments and of the shorter overlays.
@@ -49,16 +42,16 @@ pub fn content(disk: &dyn BlockDevice) -> Vec<u8> {
 fn merged_overlay_reads_as_uppermost_of_any_length() {
     for seed in 0..16 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let base: Arc<dyn BlockDevice> = base();
+        let base = base();
         let (mut layers, mut below): (Vec<Arc<Overlay>>, _) = (Vec::new(), base.clone());
         for _ in 0..rng.usize(1..4) {
             let size_bytes = rng.choice([SIZE, BASE, BASE - 7 * SECTOR, SIZE + 9 * SECTOR]).expect("one");
-            let (layer, _) = empty_in(below, size_bytes);
+            let (layer, _) = empty_in(&below, size_bytes);
             work(&mut rng, &layer);
             below = layer.clone();
             layers.insert(0, layer);
         }
-        let (into, _) = empty_in(base, layers[0].geometry().size_bytes);
+        let (into, _) = empty_in(&base, layers[0].geometry().size_bytes);
         block_on(Overlay::merge(&cx(), &layers, &into, |_| ())).expect("merged");
         assert!(content(&*into) == content(&*layers[0]), "seed {seed}");
     }
