@@ -25,6 +25,20 @@ pub struct Session {
     pub dir: NodeId,
 }
 
+/// Makes fixtures usable as the [`Session`] in their field `session`.
+#[macro_export]
+macro_rules! with_session {
+    ($($fixture:ty),+) => {
+        $(impl std::ops::Deref for $fixture {
+            type Target = $crate::Session;
+
+            fn deref(&self) -> &$crate::Session {
+                &self.session
+            }
+        })+
+    };
+}
+
 /// Flags of an opening for reading and writing.
 pub const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 

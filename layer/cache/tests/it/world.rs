@@ -1,6 +1,5 @@
 //! An origin in memory, a cache of it, and a session that changes the origin behind the cache.
 
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use tombolo_layer_basic::stats::Counters;
 use tombolo_layer_basic::{delay, stats};
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{CacheExport, Contract, Options, Policy, Prefetch};
-use tombolo_test_support::{Session, once_free, wrapped};
+use tombolo_test_support::{Session, once_free, with_session, wrapped};
 
 /// The origin, with a session that bypasses the cache.
 pub struct Origin {
@@ -28,13 +27,7 @@ pub struct Cached {
     pub store: Arc<Store>,
 }
 
-impl Deref for Cached {
-    type Target = Session;
-
-    fn deref(&self) -> &Session {
-        &self.session
-    }
-}
+with_session!(Cached);
 
 impl Origin {
     pub fn new() -> Self {

@@ -1,6 +1,5 @@
 //! Tests specific to files as disks; requirements of all disks are in the conformance suite.
 
-use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -14,7 +13,7 @@ use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
 use tombolo_layer_file_disk::{FileDisk, OpenError};
 use tombolo_mem::{Buffer, Source};
-use tombolo_test_support::{Act, Scripted, Session};
+use tombolo_test_support::{Act, Scripted, Session, with_session};
 
 #[global_allocator]
 static ALLOCATOR: tombolo_allocations::Counting = tombolo_allocations::Counting;
@@ -27,13 +26,7 @@ struct Bed {
     file: File,
 }
 
-impl Deref for Bed {
-    type Target = Session;
-
-    fn deref(&self) -> &Session {
-        &self.session
-    }
-}
+with_session!(Bed);
 
 impl Bed {
     fn new(export: &dyn Export) -> Self {
@@ -68,9 +61,13 @@ impl Bed {
     }
 }
 
-fn failing(op: Op, when: When, error: fn() -> Error) -> Bed {
+fn faulty(op: Op, when: When, error: fn() -> Error) -> impl Export {
     let rules = vec![Rule { op: Some(op), when, what: What::Fail(error) }];
-    Bed::new(&fault::over(Arc::new(Memory::default()), Plan { rules, seed: 0 }))
+    fault::over(Arc::new(Memory::default()), Plan { rules, seed: 0 })
+}
+
+fn failing(op: Op, when: When, error: fn() -> Error) -> Bed {
+    Bed::new(&faulty(op, when, error))
 }
 
 #[test]
@@ -194,12 +191,7 @@ fn no_flush_succeeds_after_one_lost_data() {
 #[test]
 fn concurrent_flushes_fail_after_first_lost_data() {
     let gate = Arc::<Promise<()>>::default();
-    let rules = vec![Rule {
-        op: Some(Op::Fsync),
-        when: When::Nth(1),
-        what: What::Fail(|| Error::Io { source: None }),
-    }];
-    let faulty = fault::over(Arc::new(Memory::default()), Plan { rules, seed: 0 });
+    let faulty = faulty(Op::Fsync, When::Nth(1), || Error::Io { source: None });
     let bed = Bed::new(&*syncs_last(Arc::new(faulty), &gate));
     let disk = bed.disk();
     bed.write_disk(&disk, 0).expect("written");

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{
-    Client, Create, Export, FileSystem, Mode, Name, NewMode, NodeId, PermissionCheck, SetAttr,
-};
-use tombolo_core::{Ctx, Identity, Result, SessionId};
+use tombolo_core::Error;
+use tombolo_core::fs::{AccessMask, Create, Export, SetAttr};
 use tombolo_layer_idmap::{IdMap, IdRange, Ids, MapError, over};
+use tombolo_test_support::{Session, mode};
 
 const NOBODY: u32 = 65_534;
 
@@ -80,79 +79,46 @@ proptest! {
 }
 
 /// Creates a tree, seen by its clients and by the host.
-fn tree() -> (Arc<dyn FileSystem>, Arc<dyn FileSystem>) {
+fn tree() -> (Session, Session) {
     let memory: Arc<dyn Export> = Arc::new(Memory::default());
-    let client = |session| Client {
-        session: SessionId(session),
-        label: "test".into(),
-        checks: PermissionCheck::BackEnd,
-    };
     let map = IdMap { users: ids(&["1000:5000:10"]), groups: ids(&["100:600", "101:601"]) };
-    let mapped = over(memory.clone(), map).attach(&client(1)).unwrap();
-    (mapped, memory.attach(&client(2)).unwrap())
-}
-
-fn of(session: u64, uid: u32, gid: u32, groups: &[u32]) -> Ctx {
-    let groups = (!groups.is_empty()).then(|| groups.into());
-    Ctx { identity: Identity { uid, gid, groups }, ..Ctx::root(SessionId(session)) }
-}
-
-/// Formats a result for comparison.
-fn shown<T: std::fmt::Debug>(outcome: &Result<T>) -> String {
-    format!("{outcome:?}")
-}
-
-const DONE: &str = "Ok(())";
-
-fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).unwrap()
+    (Session::attach(&over(memory.clone(), map)), Session::attach(&*memory))
 }
 
 #[test]
 fn owners_are_those_of_each_side_and_rights_follow() {
     let (clients, here) = tree();
-    let root = of(1, 0, 0, &[]);
-    let open = SetAttr { mode: Some(Mode::new(0o777)), ..SetAttr::default() };
-    clients.setattr(&root, NodeId::ROOT, None, &open).wait().unwrap();
-    let make = |cx: &Ctx, file: &str, mode| {
-        let how = Create { mode: NewMode::settled(Mode::new(mode)), ..Create::default() };
-        clients.create(cx, NodeId::ROOT, name(file), &how).wait()
+    clients.chmod("", 0o777).unwrap();
+    let make = |uid, gid, file: &str, bits| {
+        let how = Create { mode: mode(bits), ..Create::default() };
+        clients.as_user(uid, gid, &[]).create(file, &how).unwrap().entry
     };
-    let made = make(&of(1, 1003, 101, &[]), "hers", 0o640).unwrap();
-    assert_eq!((made.entry.attr.uid, made.entry.attr.gid), (1003, 101));
-    let look = |file: &str| here.lookup(&of(2, 0, 0, &[]), NodeId::ROOT, name(file)).wait().unwrap().attr;
-    assert_eq!((look("hers").uid, look("hers").gid), (5003, 601));
+    let made = make(1003, 101, "hers", 0o640);
+    assert_eq!((made.attr.uid, made.attr.gid), (1003, 101));
+    let owners = |file: &str| (here.attr(file).uid, here.attr(file).gid);
+    assert_eq!(owners("hers"), (5003, 601));
     // In the group by the client's id, but not by the host's.
-    let node = made.entry.node;
-    let may_read = |cx: &Ctx| clients.access(cx, node, tombolo_core::fs::AccessMask::READ).wait();
-    assert_eq!(shown(&may_read(&of(1, 1004, 100, &[101]))), DONE);
-    assert_eq!(shown(&may_read(&of(1, 1004, 100, &[601]))), "Err(AccessDenied)");
-    assert_eq!(shown(&may_read(&of(1, 5003, 100, &[]))), "Err(AccessDenied)", "the number that she has here");
+    let may_read =
+        |uid, groups: &[u32]| clients.as_user(uid, 100, groups).access(made.node, AccessMask::READ);
+    may_read(1004, &[101]).unwrap();
+    assert!(matches!(may_read(1004, &[601]), Err(Error::AccessDenied)));
+    assert!(matches!(may_read(5003, &[]), Err(Error::AccessDenied)), "the number that she has here");
     // A user without a mapping creates files of the anonymous user.
-    let made = make(&of(1, 3000, 3000, &[]), "nobodys", 0o600).unwrap();
-    assert_eq!((made.entry.attr.uid, look("nobodys").uid, look("nobodys").gid), (NOBODY, NOBODY, NOBODY));
-    let give = |uid| {
-        let set = SetAttr { uid: Some(uid), ..SetAttr::default() };
-        clients.setattr(&root, node, None, &set).wait().map(|(attr, _)| attr.uid)
-    };
-    assert_eq!(shown(&give(1009)), "Ok(1009)");
-    assert_eq!(look("hers").uid, 5009);
-    assert_eq!(shown(&give(3000)), "Err(InvalidArgument)");
+    assert_eq!(make(3000, 3000, "nobodys", 0o600).attr.uid, NOBODY);
+    assert_eq!(owners("nobodys"), (NOBODY, NOBODY));
+    let give = |uid| clients.setattr(made.node, SetAttr { uid: Some(uid), ..SetAttr::default() });
+    assert_eq!(give(1009).unwrap().0.uid, 1009);
+    assert_eq!(owners("hers").0, 5009);
+    assert!(matches!(give(3000), Err(Error::InvalidArgument)));
     // An owner unknown to clients.
-    let set = SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() };
-    let entry = here.lookup(&of(2, 0, 0, &[]), NodeId::ROOT, name("hers")).wait().unwrap();
-    here.setattr(&of(2, 0, 0, &[]), entry.node, None, &set).wait().unwrap();
-    let attr = clients.getattr(&root, node, None).wait().unwrap();
+    here.chown("hers", 7, 8).unwrap();
+    let attr = clients.attr(made.node);
     assert_eq!((attr.uid, attr.gid), (NOBODY, NOBODY));
 }
 
 #[test]
 fn access_lists_name_the_users_of_each_side() {
-    use tombolo_core::fs::{XattrName, XattrSet};
     let (clients, here) = tree();
-    let root = of(1, 0, 0, &[]);
-    let how = Create { mode: NewMode::settled(Mode::new(0o640)), ..Create::default() };
-    let node = clients.create(&root, NodeId::ROOT, name("file"), &how).wait().unwrap().entry.node;
     let entry =
         |tag: u16, id: u32| [&tag.to_le_bytes()[..], &6_u16.to_le_bytes(), &id.to_le_bytes()].concat();
     let list = |user: u32, group: u32| {
@@ -160,13 +126,10 @@ fn access_lists_name_the_users_of_each_side() {
             [entry(1, u32::MAX), entry(2, user), entry(4, u32::MAX), entry(8, group), entry(16, u32::MAX)];
         [&2_u32.to_le_bytes()[..], &entries.concat(), &entry(32, u32::MAX)].concat()
     };
-    let acl = XattrName::new(b"system.posix_acl_access").unwrap();
-    let set =
-        |value: &[u8]| clients.xattrs().unwrap().set(&root, node, acl, value, XattrSet::Any, false).wait();
-    assert_eq!(shown(&set(&list(1001, 100))), DONE);
-    assert_eq!(clients.xattrs().unwrap().get(&root, node, acl, 1000).wait().unwrap(), list(1001, 100));
-    let inner = here.lookup(&of(2, 0, 0, &[]), NodeId::ROOT, name("file")).wait().unwrap().node;
-    let list_here = here.xattrs().unwrap().get(&of(2, 0, 0, &[]), inner, acl, 1000).wait();
-    assert_eq!(list_here.unwrap(), list(5001, 600));
-    assert_eq!(shown(&set(&list(3000, 100))), "Err(InvalidArgument)");
+    let acl = "system.posix_acl_access";
+    clients.create("file", &Create { mode: mode(0o640), ..Create::default() }).unwrap();
+    clients.set_xattr("file", acl, &list(1001, 100)).unwrap();
+    assert_eq!(clients.xattr("file", acl).unwrap(), list(1001, 100));
+    assert_eq!(here.xattr("file", acl).unwrap(), list(5001, 600));
+    assert!(matches!(clients.set_xattr("file", acl, &list(3000, 100)), Err(Error::InvalidArgument)));
 }

@@ -1,7 +1,6 @@
 //! Recovery of the state file by the next process. It gets a copy, taken while the first process still
 //! serves: the state after a kill at that moment.
 
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,7 +14,7 @@ use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_layer_basic::Layered;
 use tombolo_layer_basic::around::{Around, Call, Payload};
 use tombolo_layer_replies::{self as replies, Limits, OpenError, Options, Replies, Snapshot};
-use tombolo_test_support::{Session, name, wrapped, xattr_name};
+use tombolo_test_support::{Session, name, with_session, wrapped, xattr_name};
 
 use crate::fixture::{BOTTOMS, Bottom, attach, keyed, numbered, plain, request, start_mkdir};
 use crate::without_handles::WithoutHandles;
@@ -82,13 +81,7 @@ pub struct Server {
     pub tree: Option<TempDir>,
 }
 
-impl Deref for Server {
-    type Target = Session;
-
-    fn deref(&self) -> &Session {
-        &self.session
-    }
-}
+with_session!(Server, Next);
 
 impl Server {
     pub fn new(bottom: Bottom) -> Self {
@@ -130,14 +123,6 @@ impl Server {
 pub struct Next {
     pub export: Replies,
     session: Session,
-}
-
-impl Deref for Next {
-    type Target = Session;
-
-    fn deref(&self) -> &Session {
-        &self.session
-    }
 }
 
 impl Next {
@@ -210,84 +195,47 @@ fn each_case(run: impl Fn(&Case, &Server, &Session, &str)) {
     }
 }
 
+const fn case(op: &'static str, prepare: fn(&Session), send: fn(&Session) -> Answer<()>) -> Case {
+    Case { op, prepare, send }
+}
+
 const CASES: [Case; 15] = [
-    Case { op: "create", prepare: |_| {}, send: |at| created(at, &plain()) },
-    Case {
-        op: "create with a verifier",
-        prepare: |_| {},
-        send: |at| created(at, &Create { exclusive: Exclusive::Verifier([7; 8]), ..plain() }),
-    },
-    Case { op: "mkdir", prepare: |_| {}, send: |at| start_mkdir(at, "new").map(drop) },
-    Case {
-        op: "symlink",
-        prepare: |_| {},
-        send: |at| at.fs.symlink(&at.cx, at.dir, name("new"), b"target").map(drop),
-    },
-    Case {
-        op: "mknod",
-        prepare: |_| {},
-        send: |at| {
-            let (mode, rdev) = (NewMode::default(), Device::default());
-            at.fs.mknod(&at.cx, at.dir, name("new"), FileType::Fifo, mode, rdev).map(drop)
-        },
-    },
-    Case {
-        op: "link",
-        prepare: with_old,
-        send: |at| at.fs.link(&at.cx, node(at, "old"), at.dir, name("new")).map(drop),
-    },
-    Case { op: "unlink", prepare: with_old, send: |at| at.fs.unlink(&at.cx, at.dir, name("old")).map(drop) },
-    Case {
-        op: "unlink of what the caller found",
-        prepare: with_old,
-        send: |at| {
-            let found = keyed(at, None).lookup("old").ok().map(|entry| Arc::new(entry.attr));
-            at.fs.unlink(&Ctx { found, ..at.cx.clone() }, at.dir, name("old")).map(drop)
-        },
-    },
-    Case {
-        op: "rmdir",
-        prepare: |at| {
-            at.dir("old");
-        },
-        send: |at| at.fs.rmdir(&at.cx, at.dir, name("old")).map(drop),
-    },
-    Case { op: "rename", prepare: with_old, send: renamed },
-    Case {
-        op: "rename over another",
-        prepare: |at| {
-            at.file("old");
-            at.file("new");
-        },
-        send: renamed,
-    },
-    Case {
-        op: "cut",
-        prepare: with_old,
-        send: |at| {
-            let set = SetAttr { size: Some(7), ..SetAttr::default() };
-            at.fs.setattr(&at.cx, node(at, "old"), None, &set).map(drop)
-        },
-    },
-    Case {
-        op: "make an attribute",
-        prepare: with_old,
-        send: |at| set_attribute(at, b"new", XattrSet::Create),
-    },
-    Case {
-        op: "replace an attribute",
-        prepare: with_attribute,
-        send: |at| set_attribute(at, b"new", XattrSet::Replace),
-    },
-    Case {
-        op: "remove an attribute",
-        prepare: with_attribute,
-        send: |at| at.xattrs().remove(&at.cx, node(at, "old"), xattr_name("user.test")),
-    },
+    case("create", |_| {}, |at| created(at, &plain())),
+    case("create with a verifier", |_| {}, verified),
+    case("mkdir", |_| {}, |at| start_mkdir(at, "new").map(drop)),
+    case("symlink", |_| {}, |at| at.fs.symlink(&at.cx, at.dir, name("new"), b"target").map(drop)),
+    case("mknod", |_| {}, made_fifo),
+    case("link", with_old, |at| at.fs.link(&at.cx, node(at, "old"), at.dir, name("new")).map(drop)),
+    case("unlink", with_old, |at| at.fs.unlink(&at.cx, at.dir, name("old")).map(drop)),
+    case("unlink of what the caller found", with_old, |at| {
+        let found = keyed(at, None).lookup("old").ok().map(|entry| Arc::new(entry.attr));
+        at.fs.unlink(&Ctx { found, ..at.cx.clone() }, at.dir, name("old")).map(drop)
+    }),
+    case(
+        "rmdir",
+        |at| at.mkdir("old").map(drop).expect("made"),
+        |at| at.fs.rmdir(&at.cx, at.dir, name("old")).map(drop),
+    ),
+    case("rename", with_old, renamed),
+    case("rename over another", with_both, renamed),
+    case("cut", with_old, |at| {
+        let set = SetAttr { size: Some(7), ..SetAttr::default() };
+        at.fs.setattr(&at.cx, node(at, "old"), None, &set).map(drop)
+    }),
+    case("make an attribute", with_old, |at| set_attribute(at, b"new", XattrSet::Create)),
+    case("replace an attribute", with_attribute, |at| set_attribute(at, b"new", XattrSet::Replace)),
+    case("remove an attribute", with_attribute, |at| {
+        at.xattrs().remove(&at.cx, node(at, "old"), xattr_name("user.test"))
+    }),
 ];
 
 fn with_old(at: &Session) {
     at.file("old");
+}
+
+fn with_both(at: &Session) {
+    with_old(at);
+    at.file("new");
 }
 
 fn with_attribute(at: &Session) {
@@ -297,6 +245,15 @@ fn with_attribute(at: &Session) {
 
 fn created(at: &Session, how: &Create) -> Answer<()> {
     at.fs.create(&at.cx, at.dir, name("new"), how).map(drop)
+}
+
+fn verified(at: &Session) -> Answer<()> {
+    created(at, &Create { exclusive: Exclusive::Verifier([7; 8]), ..plain() })
+}
+
+fn made_fifo(at: &Session) -> Answer<()> {
+    let (mode, rdev) = (NewMode::default(), Device::default());
+    at.fs.mknod(&at.cx, at.dir, name("new"), FileType::Fifo, mode, rdev).map(drop)
 }
 
 fn renamed(at: &Session) -> Answer<()> {

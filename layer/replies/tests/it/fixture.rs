@@ -1,6 +1,5 @@
 //! A file system under the layer, with operation counts.
 
-use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +14,7 @@ use tombolo_layer_basic::stats::{self, Counters};
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::{Options, Replies};
 use tombolo_test_support::history::Action;
-use tombolo_test_support::{READ_WRITE, Session, mode, name};
+use tombolo_test_support::{READ_WRITE, Session, mode, name, with_session};
 
 /// The file system at the bottom.
 #[derive(Clone, Copy, Debug)]
@@ -62,13 +61,7 @@ pub struct Fixture {
     _scratch: Option<TempDir>,
 }
 
-impl Deref for Fixture {
-    type Target = Session;
-
-    fn deref(&self) -> &Session {
-        &self.session
-    }
-}
+with_session!(Fixture);
 
 impl Fixture {
     pub fn new(bottom: Bottom) -> Self {

@@ -24,87 +24,59 @@ struct Case {
     dirs: &'static [&'static str],
 }
 
-fn mkdir(at: &Session, path: &str) {
-    at.mkdir(path).expect("made");
-}
-
 fn put(at: &Session, path: &str) {
     at.put(path, path.as_bytes());
 }
 
+const fn case(name: &'static str, dirs: &'static [&'static str], work: fn(&Session, &dyn Fn())) -> Case {
+    Case { name, work, dirs }
+}
+
 const CASES: [Case; 8] = [
-    Case { name: "nothing", work: |_, _| {}, dirs: &[""] },
-    Case {
-        name: "new names in the root",
-        work: |at, _| (0..3).for_each(|name| put(at, &name.to_string())),
-        dirs: &[""],
-    },
-    Case {
-        name: "a directory with files",
-        work: |at, _| {
-            mkdir(at, "dir");
-            (0..5).for_each(|name| put(at, &format!("dir/{name}")));
-            at.unlink("dir/0").expect("removed");
-        },
-        dirs: &["dir", ""],
-    },
-    Case {
-        name: "directories in it",
-        work: |at, _| {
-            mkdir(at, "dir");
-            mkdir(at, "dir/sub");
-            mkdir(at, "dir/sub/empty");
-            put(at, "dir/sub/file");
-        },
-        dirs: &["dir", "dir/sub", "dir/sub/empty"],
-    },
-    Case {
-        name: "more in it once it has arrived",
-        work: |at, arrived| {
-            mkdir(at, "dir");
-            put(at, "dir/file");
-            arrived();
-            put(at, "dir/later");
-            mkdir(at, "dir/sub");
-            rename(at, "dir/file", "dir/moved");
-        },
-        dirs: &["dir", "dir/sub"],
-    },
-    Case {
-        name: "renamed once it has arrived",
-        work: |at, arrived| {
-            mkdir(at, "before");
-            put(at, "before/file");
-            arrived();
-            rename(at, "before", "dir");
-            put(at, "dir/later");
-            arrived();
-            put(at, "dir/last");
-        },
-        dirs: &["dir", ""],
-    },
-    Case {
-        name: "moved to another directory",
-        work: |at, arrived| {
-            mkdir(at, "dir");
-            mkdir(at, "other");
-            put(at, "other/file");
-            arrived();
-            rename(at, "other", "dir/moved");
-            put(at, "dir/moved/later");
-        },
-        dirs: &["dir", "dir/moved"],
-    },
-    Case {
-        name: "another mode",
-        work: |at, arrived| {
-            mkdir(at, "dir");
-            put(at, "dir/file");
-            arrived();
-            at.chmod("dir", 0o700).expect("set");
-        },
-        dirs: &["dir"],
-    },
+    case("nothing", &[""], |_, _| {}),
+    case("new names in the root", &[""], |at, _| (0..3).for_each(|name| put(at, &name.to_string()))),
+    case("a directory with files", &["dir", ""], |at, _| {
+        at.dir("dir");
+        (0..5).for_each(|name| put(at, &format!("dir/{name}")));
+        at.unlink("dir/0").expect("removed");
+    }),
+    case("directories in it", &["dir", "dir/sub", "dir/sub/empty"], |at, _| {
+        at.dir("dir");
+        at.dir("dir/sub");
+        at.dir("dir/sub/empty");
+        put(at, "dir/sub/file");
+    }),
+    case("more in it once it has arrived", &["dir", "dir/sub"], |at, arrived| {
+        at.dir("dir");
+        put(at, "dir/file");
+        arrived();
+        put(at, "dir/later");
+        at.dir("dir/sub");
+        rename(at, "dir/file", "dir/moved");
+    }),
+    case("renamed once it has arrived", &["dir", ""], |at, arrived| {
+        at.dir("before");
+        put(at, "before/file");
+        arrived();
+        rename(at, "before", "dir");
+        put(at, "dir/later");
+        arrived();
+        put(at, "dir/last");
+    }),
+    case("moved to another directory", &["dir", "dir/moved"], |at, arrived| {
+        at.dir("dir");
+        at.dir("other");
+        put(at, "other/file");
+        arrived();
+        rename(at, "other", "dir/moved");
+        put(at, "dir/moved/later");
+    }),
+    case("another mode", &["dir"], |at, arrived| {
+        at.dir("dir");
+        put(at, "dir/file");
+        arrived();
+        at.chmod("dir", 0o700).expect("set");
+    }),
 ];
 
 fn run(case: &Case, way: Way) {
@@ -141,7 +113,7 @@ fn run(case: &Case, way: Way) {
         assert!(matches!(at.lookup(&format!("{dir}/none")), Err(Error::NotFound)), "{context}: {dir}");
         if way == Way::WriteBack {
             put(&at, &format!("{dir}/new"));
-            mkdir(&at, &format!("{dir}/new-dir"));
+            at.dir(&format!("{dir}/new-dir"));
             assert_eq!(at.names(node).len(), listed.len() + 2, "{context}: {dir}");
         }
     }
@@ -164,7 +136,7 @@ fn directories_made_here_are_worked_in_without_the_origin() {
 fn directory_that_others_may_have_changed_is_relisted() {
     let origin = Origin::new();
     let proxy = origin.proxy();
-    mkdir(&proxy, "dir");
+    proxy.dir("dir");
     put(&proxy, "dir/file");
     proxy.write_back.flush().expect("it arrives");
     rename(&proxy, "dir", "moved");

@@ -1,6 +1,5 @@
 //! An origin in memory, a cache of it, write-back over the cache, and sessions of each.
 
-use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions}
 use tombolo_layer_cache::{CacheExport, Contract};
 use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
 use tombolo_layer_write_back::{Options, WriteBackExport};
-use tombolo_test_support::{Session, image, once_free};
+use tombolo_test_support::{Session, image, once_free, with_session};
 
 /// The origin.
 pub struct Origin {
@@ -33,13 +32,7 @@ pub struct Proxy {
     pub cache: CacheExport,
 }
 
-impl Deref for Proxy {
-    type Target = Session;
-
-    fn deref(&self) -> &Session {
-        &self.session
-    }
-}
+with_session!(Proxy);
 
 /// Returns options with which changes are sent only on request.
 pub fn on_request() -> Options {
