@@ -19,6 +19,19 @@ pub enum FileType {
     Socket,
 }
 
+impl FileType {
+    /// All types, in the order of their numbers in stored rows and in messages.
+    pub const ALL: [Self; 7] = [
+        Self::Regular,
+        Self::Directory,
+        Self::Symlink,
+        Self::BlockDevice,
+        Self::CharDevice,
+        Self::Fifo,
+        Self::Socket,
+    ];
+}
+
 /// Permission bits with set-user-id, set-group-id and sticky: the low twelve bits of a POSIX mode, never the
 /// type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -189,22 +189,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-const TYPES: [FileType; 7] = [
-    FileType::Regular,
-    FileType::Directory,
-    FileType::Symlink,
-    FileType::BlockDevice,
-    FileType::CharDevice,
-    FileType::Fifo,
-    FileType::Socket,
-];
-
 /// Returns the number that stands for a file type in a row.
 pub fn file_type_number(file_type: FileType) -> u8 {
-    TYPES.iter().position(|other| *other == file_type).unwrap_or_default() as u8
+    FileType::ALL.iter().position(|other| *other == file_type).unwrap_or_default() as u8
 }
 
 /// Returns the file type with this number, or `None` for an unknown number.
 pub fn file_type_of(number: u8) -> Option<FileType> {
-    TYPES.get(usize::from(number)).copied()
+    FileType::ALL.get(usize::from(number)).copied()
 }

@@ -176,53 +176,20 @@ pub fn statfs(stat: &StatFs) -> StatfsOut {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use zerocopy::FromBytes;
 
+    /// Draws any attributes that the kernel's structure can express.
     fn any_attr() -> impl Strategy<Value = Attr> {
-        let types = prop::sample::select(vec![
-            FileType::Regular,
-            FileType::Directory,
-            FileType::Symlink,
-            FileType::BlockDevice,
-            FileType::CharDevice,
-            FileType::Fifo,
-            FileType::Socket,
-        ]);
-        let time = || (any::<i64>(), 0u32..1_000_000_000).prop_map(|(secs, nanos)| Timestamp { secs, nanos });
-        let owner = (any::<u32>(), any::<u32>(), any::<u32>());
-        let sizes = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u64>());
-        let device = (0u32..1 << 12, 0u32..1 << 20);
-        (types, 0u32..0o10000, owner, sizes, device, time(), time(), time()).prop_map(
-            |(
-                file_type,
-                mode,
-                (nlink, uid, gid),
-                (size, blocks, block_size, fileid),
-                rdev,
-                atime,
-                mtime,
-                ctime,
-            )| {
-                Attr {
-                    file_type,
-                    mode: Mode::new(mode),
-                    nlink,
-                    uid,
-                    gid,
-                    size,
-                    blocks,
-                    block_size,
-                    rdev: Device { major: rdev.0, minor: rdev.1 },
-                    fsid: 0,
-                    fileid,
-                    generation: 0,
-                    atime,
-                    mtime,
-                    ctime,
-                    btime: None,
-                    volatile: false,
-                }
-            },
-        )
+        let types = prop::sample::select(&FileType::ALL[..]);
+        let bytes = prop::collection::vec(any::<u8>(), size_of::<FuseAttr>());
+        (types, bytes).prop_map(|(file_type, bytes)| {
+            let mut raw = FuseAttr::read_from_bytes(&bytes).unwrap();
+            raw.mode = type_bits(file_type) | raw.mode & Mode::MASK;
+            for nanos in [&mut raw.atimensec, &mut raw.mtimensec, &mut raw.ctimensec] {
+                *nanos %= 1_000_000_000;
+            }
+            from_wire(&raw).unwrap()
+        })
     }
 
     proptest! {

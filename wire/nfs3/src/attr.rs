@@ -266,16 +266,7 @@ mod tests {
 
     #[test]
     fn attributes_survive_the_wire() {
-        let file_types = [
-            FileType::Regular,
-            FileType::Directory,
-            FileType::Symlink,
-            FileType::BlockDevice,
-            FileType::CharDevice,
-            FileType::Fifo,
-            FileType::Socket,
-        ];
-        for file_type in file_types {
+        for file_type in FileType::ALL {
             let here = Attr {
                 file_type,
                 mode: Mode::new(0o4755),

@@ -44,16 +44,8 @@ pub(crate) const fn type_number(file_type: FileType) -> u8 {
 }
 
 pub(crate) fn file_type(number: u8) -> Result<FileType, DecodeError> {
-    Ok(match number {
-        1 => FileType::Regular,
-        2 => FileType::Directory,
-        3 => FileType::Symlink,
-        4 => FileType::BlockDevice,
-        5 => FileType::CharDevice,
-        6 => FileType::Fifo,
-        7 => FileType::Socket,
-        _ => return Err(DecodeError::Value { field: "file type", value: number.into() }),
-    })
+    let file_type = FileType::ALL.get(usize::from(number).wrapping_sub(1)).copied();
+    file_type.ok_or(DecodeError::Value { field: "file type", value: number.into() })
 }
 
 /// Encodes permission bits in 16 bits.

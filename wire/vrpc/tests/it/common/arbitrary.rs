@@ -93,8 +93,7 @@ fn set_time() -> impl Strategy<Value = SetTime> {
 }
 
 fn file_type() -> impl Strategy<Value = FileType> {
-    use FileType::*;
-    select(vec![Regular, Directory, Symlink, BlockDevice, CharDevice, Fifo, Socket])
+    select(&FileType::ALL[..])
 }
 
 fn device() -> impl Strategy<Value = Device> {
