@@ -86,7 +86,7 @@ impl fmt::Debug for FileHandleBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tombolo_wire_xdr::Error;
+    use tombolo_wire_xdr::{Error, encoded};
 
     #[test]
     fn handles_have_0_to_64_bytes() {
@@ -94,13 +94,10 @@ mod tests {
             let bytes = vec![7; len];
             let handle = FileHandle::new(&bytes).unwrap();
             assert_eq!(handle.to_owned().as_handle(), handle);
-            let mut message = Vec::new();
-            Encoder::new(&mut message).value(&handle);
-            assert_eq!(FileHandle::decode(&mut Decoder::new(&message)), Ok(handle));
+            assert_eq!(FileHandle::decode(&mut Decoder::new(&encoded(&handle))), Ok(handle));
         }
         assert_eq!(FileHandle::new(&[7; 65]), None);
-        let mut message = Vec::new();
-        Encoder::new(&mut message).opaque(&[7; 65]);
+        let message = encoded(&&[7; 65][..]);
         let garbage = FileHandle::decode(&mut Decoder::new(&message));
         assert_eq!(garbage, Err(Error::TooLong { announced: 65, limit: 64 }));
     }

@@ -49,9 +49,7 @@ mod tests {
 
     #[test]
     fn a_mapping_is_four_words() {
-        let mut bytes = Vec::new();
         let nfs = Mapping { program: 100_003, version: 3, protocol: Protocol::Tcp };
-        Encoder::new(&mut bytes).value(&nfs);
-        assert_eq!(bytes, [0, 1, 0x86, 0xa3, 0, 0, 0, 3, 0, 0, 0, 6, 0, 0, 0, 0]);
+        assert_eq!(tombolo_wire_xdr::encoded(&nfs), [0, 1, 0x86, 0xa3, 0, 0, 0, 3, 0, 0, 0, 6, 0, 0, 0, 0]);
     }
 }

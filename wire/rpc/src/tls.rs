@@ -66,12 +66,7 @@ impl Encode for Probe {
 mod tests {
     use super::*;
     use crate::{AuthStat, Rejected};
-
-    fn encoded(value: &impl Encode) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        Encoder::new(&mut bytes).value(value);
-        bytes
-    }
+    use tombolo_wire_xdr::encoded;
 
     #[test]
     fn tls_probe_accepts_only_null_with_auth_tls() {

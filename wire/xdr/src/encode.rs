@@ -8,6 +8,14 @@ pub trait Encode {
     fn encode(&self, xdr: &mut Encoder<'_>);
 }
 
+/// Returns a value's encoding.
+#[must_use]
+pub fn encoded(value: &impl Encode) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    value.encode(&mut Encoder::new(&mut bytes));
+    bytes
+}
+
 /// An encoder that appends to a vector.
 ///
 /// Existing contents are retained; positions are relative to where the encoder began.

@@ -6,7 +6,7 @@
 //! their layout once, with [`xdr_struct!`] and [`xdr_enum!`], for both directions.
 //!
 //! ```
-//! use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, xdr_struct};
+//! use tombolo_wire_xdr::{Decode, Decoder, encoded, xdr_struct};
 //!
 //! xdr_struct! {
 //!     /// A name in a directory.
@@ -18,8 +18,7 @@
 //!     }
 //! }
 //!
-//! let mut bytes = Vec::new();
-//! Location { directory: 7, name: b"a" }.encode(&mut Encoder::new(&mut bytes));
+//! let bytes = encoded(&Location { directory: 7, name: b"a" });
 //! assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1, b'a', 0, 0, 0]);
 //! let location = Location::decode(&mut Decoder::new(&bytes))?;
 //! assert_eq!(location.name, b"a");
@@ -38,7 +37,7 @@ mod list;
 mod macros;
 
 pub use decode::{Decode, Decoder};
-pub use encode::{Encode, Encoder};
+pub use encode::{Encode, Encoder, encoded};
 pub use error::{Error, Result};
 pub use list::{Items, List};
 

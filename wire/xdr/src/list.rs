@@ -73,7 +73,7 @@ impl<'a, T: Decode<'a>> Iterator for Items<'a, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Error;
+    use crate::{Error, encoded};
 
     #[test]
     fn list_ends_at_its_terminator() {
@@ -82,9 +82,7 @@ mod tests {
         let list: List<'_, u32> = xdr.value().unwrap();
         assert_eq!(list.into_iter().collect::<Vec<_>>(), [7, 8]);
         assert_eq!(xdr.rest(), [9; 4]);
-        let mut again = Vec::new();
-        Encoder::new(&mut again).value(&list);
-        assert_eq!(again, bytes[..20]);
+        assert_eq!(encoded(&list), bytes[..20]);
     }
 
     #[test]

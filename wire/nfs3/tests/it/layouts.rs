@@ -1,6 +1,6 @@
 //! Messages byte by byte, as in RFC 1813; each is also truncated, mutated, and decoded by a foreign codec.
 
-use crate::common::{agrees, encoded, list, survives};
+use crate::common::{self, agrees, fattr, list, survives, words};
 use crate::oracle::call_agrees;
 use nfs3_types::xdr_codec::{Pack, Unpack};
 use nfs3_types::{mount as foreign_mount, nfs3 as foreign};
@@ -9,11 +9,7 @@ use tombolo_wire_nfs3::listing::{DirEntry3, DirEntryPlus3, ReaddirOk, Readdirplu
 use tombolo_wire_nfs3::results::*;
 use tombolo_wire_nfs3::*;
 use tombolo_wire_rpc::AuthFlavor;
-use tombolo_wire_xdr::{Decode, Decoder, Encode, Error, List};
-
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_be_bytes()).collect()
-}
+use tombolo_wire_xdr::{Decode, Decoder, Encode, Error, List, encoded};
 
 fn handle() -> FileHandle<'static> {
     FileHandle::new(b"\x01\x02\x03\x04\x05").unwrap()
@@ -28,24 +24,6 @@ fn location() -> DirOpArgs<'static> {
 
 fn location_words() -> Vec<u32> {
     [&HANDLE[..], &NAME].concat()
-}
-
-fn fattr() -> Fattr3 {
-    Fattr3 {
-        file_type: FileType3::Directory,
-        mode: 0o755,
-        nlink: 2,
-        uid: 3,
-        gid: 4,
-        size: (5 << 32) | 6,
-        used: 7,
-        rdev: SpecData3 { major: 8, minor: 9 },
-        fsid: 10,
-        fileid: 11,
-        atime: NfsTime3 { seconds: 12, nseconds: 13 },
-        mtime: NfsTime3 { seconds: 14, nseconds: 15 },
-        ctime: NfsTime3 { seconds: 16, nseconds: 17 },
-    }
 }
 
 const FATTR: [u32; 21] = [2, 0o755, 2, 3, 4, 5, 6, 0, 7, 8, 9, 0, 10, 0, 11, 12, 13, 14, 15, 16, 17];
@@ -265,11 +243,9 @@ where
     F: Pack + Unpack,
     T: Encode + Decode<'static> + PartialEq + std::fmt::Debug,
 {
-    let bytes = &*words(layout).leak();
-    assert_eq!(encoded(reply), bytes, "{reply:?}");
-    assert_eq!(T::decode(&mut Decoder::new(bytes)).as_ref(), Ok(reply));
-    survives(bytes, |bytes| T::decode(&mut Decoder::new(bytes.to_vec().leak())));
-    agrees::<F>(bytes);
+    let bytes = words(layout);
+    common::reply_is(reply, &bytes);
+    agrees::<F>(&bytes);
 }
 
 fn after(head: &[u32], attr_then: &[u32]) -> Vec<u32> {

@@ -4,10 +4,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tombolo_wire_nfs3::listing::*;
 use tombolo_wire_nfs3::results::{ReaddirReply, ReaddirplusReply};
-use tombolo_wire_nfs3::{
-    Cookie3, CookieVerifier, Fattr3, FileHandle, FileType3, NfsTime3, PostOpAttr, Reply, SpecData3, Status,
-};
+use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Fattr3, FileHandle, PostOpAttr, Reply, Status};
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
+
+use crate::common::fattr;
 
 const VERIFIER: CookieVerifier = CookieVerifier(*b"verifier");
 /// Length of the status before `READDIR3resok`, which its size does not include.
@@ -20,24 +20,6 @@ fn entry(name: &[u8]) -> DirEntry3<'_> {
 fn plus(name: &[u8]) -> DirEntryPlus3<'_> {
     DirEntryPlus3 { entry: entry(name), attributes: None, handle: FileHandle::new(&[7; 5]) }
 }
-
-const TIME: NfsTime3 = NfsTime3 { seconds: 1, nseconds: 2 };
-
-const FATTR: Fattr3 = Fattr3 {
-    file_type: FileType3::Regular,
-    mode: 0o644,
-    nlink: 1,
-    uid: 2,
-    gid: 3,
-    size: 4,
-    used: 5,
-    rdev: SpecData3 { major: 6, minor: 7 },
-    fsid: 8,
-    fileid: 9,
-    atime: TIME,
-    mtime: TIME,
-    ctime: TIME,
-};
 
 /// Runs a READDIR of at most `count` bytes and returns its results and the number of names that fit.
 fn readdir(names: &[&[u8]], count: usize) -> Option<(Vec<u8>, usize)> {
@@ -111,7 +93,7 @@ fn attributes_and_handle_add_at_most_160_bytes() {
 
 fn attributes() -> impl Strategy<Value = PostOpAttr> {
     let numbers = any::<(u32, u64, u64)>();
-    proptest::option::of(numbers.prop_map(|(mode, size, fileid)| Fattr3 { mode, size, fileid, ..FATTR }))
+    proptest::option::of(numbers.prop_map(|(mode, size, fileid)| Fattr3 { mode, size, fileid, ..fattr() }))
 }
 
 fn entries() -> impl Strategy<Value = Vec<DirEntry3<'static>>> {

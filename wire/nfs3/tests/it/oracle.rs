@@ -7,8 +7,9 @@ use tombolo_wire_nfs3::*;
 use tombolo_wire_rpc::{
     Accepted, AuthStat, AuthSys, CallHeader, Credential, Gids, Rejected, ReplyHeader, Xid,
 };
+use tombolo_wire_xdr::encoded;
 
-use crate::common::{agrees, encoded};
+use crate::common::agrees;
 
 /// Asserts that the foreign codec decodes the same call.
 pub fn call_agrees(call: Call<'_>) {

@@ -1,6 +1,6 @@
 //! Messages of the side program, word by word.
 
-use crate::common::{encoded, list, survives};
+use crate::common::{list, reply_is, survives, words};
 use proptest::prelude::*;
 use tombolo_wire_nfs3::args::{AccessBits, StableHow};
 use tombolo_wire_nfs3::listing::{DirEntry3, DirEntryPlus3, ReaddirplusOk, ReaddirplusReply};
@@ -12,14 +12,27 @@ use tombolo_wire_nfs3::side::{
 use tombolo_wire_nfs3::{
     Cookie3, CookieVerifier, Data, FATTR_BYTES, Fattr3, FileHandle, NfsTime3, Reply, Status, WccAttr,
 };
-use tombolo_wire_xdr::{Decode, Decoder};
+use tombolo_wire_xdr::{Decode, Decoder, encoded};
 
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+/// Asserts the encoding, and that it alone decodes, to the same arguments.
+#[track_caller]
+fn call_is(call: Call<'_>, layout: &[u32]) {
+    let bytes = words(layout);
+    assert_eq!(encoded(&call), bytes);
+    assert_eq!(Call::decode(call.procedure(), &mut Decoder::new(&bytes)), Ok(call));
+    survives(&bytes, |bytes| Call::decode(call.procedure(), &mut Decoder::new(bytes)).map(drop));
 }
 
-fn decode(bytes: &[u8]) -> tombolo_wire_xdr::Result<ListReply<'_>> {
-    ListReply::decode(&mut Decoder::new(bytes))
+const FILE: u32 = u32::from_be_bytes(*b"file");
+
+fn file() -> FileHandle<'static> {
+    FileHandle::new(b"file").unwrap()
+}
+
+/// Returns attributes with their encoding.
+fn attributes() -> (Fattr3, Vec<u8>) {
+    let bytes = words(&[1].repeat(FATTR_BYTES / 4));
+    (Fattr3::decode(&mut Decoder::new(&bytes)).unwrap(), bytes)
 }
 
 #[test]
@@ -37,29 +50,17 @@ fn arguments_of_list() {
         with_subtree: true,
         access: AccessBits::READ | AccessBits::LOOKUP,
     };
-    let bytes = encoded(&Call::List(args));
-    assert_eq!(bytes, words(&[5, 0x0102_0304, 0x0500_0000, 0, 6, 0x0707_0707, 0x0707_0707, 8, 1, 3]));
-    let read = |bytes: &[u8]| Call::decode(Procedure::List, &mut Decoder::new(bytes)).map(drop);
-    assert_eq!(Call::decode(Procedure::List, &mut Decoder::new(&bytes)), Ok(Call::List(args)));
-    survives(&bytes, read);
+    let layout = [5, 0x0102_0304, 0x0500_0000, 0, 6, 0x0707_0707, 0x0707_0707, 8, 1, 3];
+    call_is(Call::List(args), &layout);
     assert_eq!(Procedure::from_number(99), None);
 }
 
 #[test]
 fn words_of_digests() {
-    let args = DigestsArgs { file: FileHandle::new(b"file").unwrap(), offset: 1 << 32, count: 5 };
-    let bytes = encoded(&Call::Digests(args));
-    assert_eq!(bytes, words(&[4, u32::from_be_bytes(*b"file"), 1, 0, 5]));
-    assert_eq!(Call::decode(Procedure::Digests, &mut Decoder::new(&bytes)), Ok(Call::Digests(args)));
-    survives(&bytes, |bytes| Call::decode(Procedure::Digests, &mut Decoder::new(bytes)).map(drop));
-    let fattr: Vec<u8> = words(&[1].repeat(FATTR_BYTES / 4));
-    let attributes = Fattr3::decode(&mut Decoder::new(&fattr)).unwrap();
+    call_is(Call::Digests(DigestsArgs { file: file(), offset: 1 << 32, count: 5 }), &[4, FILE, 1, 0, 5]);
+    let (attributes, fattr) = attributes();
     let reply: DigestsReply<'_> = Reply::Ok(DigestsOk { attributes, digests: &[7; 32] });
-    let bytes = encoded(&reply);
-    assert_eq!(bytes, [words(&[0]), fattr, words(&[32]), vec![7; 32]].concat());
-    let read = |bytes: &[u8]| DigestsReply::decode(&mut Decoder::new(bytes)).map(drop);
-    assert_eq!(DigestsReply::decode(&mut Decoder::new(&bytes)), Ok(reply));
-    survives(&bytes, read);
+    reply_is(&reply, &[words(&[0]), fattr, words(&[32]), vec![7; 32]].concat());
 }
 
 #[test]
@@ -68,62 +69,43 @@ fn arguments_of_lend() {
     let args = LendArgs {
         export: FileHandle::new(b"root").unwrap(),
         kind: 3,
-        file: FileHandle::new(b"file").unwrap(),
+        file: file(),
         version: WccAttr { size: 4, mtime: time(5), ctime: time(7) },
         offset: 9,
         count: 10,
     };
-    let bytes = encoded(&Call::Lend(args));
-    let [root, file] = [*b"root", *b"file"].map(u32::from_be_bytes);
-    assert_eq!(bytes, words(&[4, root, 3, 4, file, 0, 4, 5, 6, 7, 8, 0, 9, 10]));
-    assert_eq!(Call::decode(Procedure::Lend, &mut Decoder::new(&bytes)), Ok(Call::Lend(args)));
-    survives(&bytes, |bytes| Call::decode(Procedure::Lend, &mut Decoder::new(bytes)).map(drop));
+    let root = u32::from_be_bytes(*b"root");
+    call_is(Call::Lend(args), &[4, root, 3, 4, FILE, 0, 4, 5, 6, 7, 8, 0, 9, 10]);
 }
 
 #[test]
 fn lease_word_by_word() {
-    let file = FileHandle::new(b"file").unwrap();
-    let args = LeaseArgs { file, act: LeaseOperation::GiveBack, epoch: 7 << 32 | 8 };
-    let bytes = encoded(&Call::Lease(args));
-    assert_eq!(bytes, words(&[4, u32::from_be_bytes(*b"file"), 2, 7, 8]));
-    let read = |bytes: &[u8]| Call::decode(Procedure::Lease, &mut Decoder::new(bytes)).map(drop);
-    assert_eq!(Call::decode(Procedure::Lease, &mut Decoder::new(&bytes)), Ok(Call::Lease(args)));
-    survives(&bytes, read);
-    let unknown = words(&[4, u32::from_be_bytes(*b"file"), 3, 7, 8]);
-    assert!(read(&unknown).is_err());
+    let args = LeaseArgs { file: file(), act: LeaseOperation::GiveBack, epoch: 7 << 32 | 8 };
+    call_is(Call::Lease(args), &[4, FILE, 2, 7, 8]);
+    let unknown = words(&[4, FILE, 3, 7, 8]);
+    assert!(Call::decode(Procedure::Lease, &mut Decoder::new(&unknown)).is_err());
     let reply: LeaseReply = Reply::Ok(LeaseOk { state: LeaseState::Recalled, epoch: 9, time_ms: 10 });
-    let bytes = encoded(&reply);
-    assert_eq!(bytes, words(&[0, 1, 0, 9, 10]));
-    assert_eq!(LeaseReply::decode(&mut Decoder::new(&bytes)), Ok(reply));
-    survives(&bytes, |bytes| LeaseReply::decode(&mut Decoder::new(bytes)).map(drop));
+    reply_is(&reply, &words(&[0, 1, 0, 9, 10]));
     let reply = LeaseReply::Failed(Status::NotSupp, ());
     assert_eq!(encoded(&reply), words(&[10004]));
 }
 
 #[test]
 fn words_of_pack() {
-    let file = FileHandle::new(b"file").unwrap();
     let parts = [FilePart { offset: 1 << 32, count: 5 }, FilePart { offset: 6, count: 7 }];
-    let args = PackArgs { file, parts: list(&parts) };
-    let bytes = encoded(&Call::Pack(args));
-    assert_eq!(bytes, words(&[4, u32::from_be_bytes(*b"file"), 1, 1, 0, 5, 1, 0, 6, 7, 0]));
-    assert_eq!(Call::decode(Procedure::Pack, &mut Decoder::new(&bytes)), Ok(Call::Pack(args)));
-    survives(&bytes, |bytes| Call::decode(Procedure::Pack, &mut Decoder::new(bytes)).map(drop));
-    let fattr: Vec<u8> = words(&[1].repeat(FATTR_BYTES / 4));
-    let attributes = Fattr3::decode(&mut Decoder::new(&fattr)).unwrap();
+    let args = PackArgs { file: file(), parts: list(&parts) };
+    call_is(Call::Pack(args), &[4, FILE, 1, 1, 0, 5, 1, 0, 6, 7, 0]);
+    let (attributes, fattr) = attributes();
     let reply: PackReply<'_> = Reply::Ok(PackOk { attributes, frame: &[7; 5] });
-    let bytes = encoded(&reply);
-    assert_eq!(bytes, [words(&[0]), fattr, words(&[5]), vec![7; 5], vec![0; 3]].concat());
-    assert_eq!(PackReply::decode(&mut Decoder::new(&bytes)), Ok(reply));
-    survives(&bytes, |bytes| PackReply::decode(&mut Decoder::new(bytes)).map(drop));
+    reply_is(&reply, &[words(&[0]), fattr, words(&[5]), vec![7; 5], vec![0; 3]].concat());
 }
 
 #[test]
 fn words_of_unpack() {
-    let (file, frame) = (FileHandle::new(b"file").unwrap(), Data::to_send(5));
-    let args = UnpackArgs { file, offset: 1 << 32, count: 9, stable: StableHow::DataSync, frame };
+    let frame = Data::to_send(5);
+    let args = UnpackArgs { file: file(), offset: 1 << 32, count: 9, stable: StableHow::DataSync, frame };
     let bytes = encoded(&Call::Unpack(args));
-    assert_eq!(bytes, words(&[4, u32::from_be_bytes(*b"file"), 1, 0, 9, 1, 5]));
+    assert_eq!(bytes, words(&[4, FILE, 1, 0, 9, 1, 5]));
     let whole = [bytes.clone(), b"frame".to_vec(), vec![0; 3]].concat();
     let Ok(Call::Unpack(received)) = Call::decode(Procedure::Unpack, &mut Decoder::new(&whole)) else {
         panic!("no UNPACK")
@@ -158,12 +140,12 @@ proptest! {
             })
             .collect();
         let bytes = encoded(&list(&listed));
-        let read: Vec<_> = decode(&bytes).unwrap().into_iter().collect();
+        let read: Vec<_> = ListReply::decode(&mut Decoder::new(&bytes)).unwrap().into_iter().collect();
         prop_assert_eq!(&read, &listed);
         for (listed, (len, ..)) in read.iter().zip(&dirs) {
             prop_assert_eq!(listed.dir, handle(*len));
         }
-        survives(&bytes, |bytes| decode(bytes).map(drop));
+        survives(&bytes, |bytes| ListReply::decode(&mut Decoder::new(bytes)).map(drop));
     }
 }
 

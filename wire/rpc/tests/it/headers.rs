@@ -5,18 +5,12 @@ use tombolo_wire_rpc::{
     Accepted, AuthFlavor, AuthStat, AuthSys, CallFault, CallHeader, Credential, Gids, Rejected, ReplyBody,
     ReplyHeader, SUCCESS_BYTES, Verifier, Xid,
 };
-use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
+use tombolo_wire_xdr::{Decode, Decoder, encoded};
 
 const XID: Xid = Xid(0x0102_0304);
 
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
-}
-
-fn encoded(value: &impl Encode) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    value.encode(&mut Encoder::new(&mut bytes));
-    bytes
 }
 
 /// Returns a call of NFS's GETATTR up to the credential.

@@ -1,12 +1,29 @@
 //! Checks of every message: truncation, mutation, and comparison with a foreign codec.
 
 use nfs3_types::xdr_codec::{Pack, Unpack};
-use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, List};
+use tombolo_wire_nfs3::{Fattr3, FileType3, NfsTime3, SpecData3};
+use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, List, encoded};
 
-pub fn encoded<T: Encode>(value: &T) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    value.encode(&mut Encoder::new(&mut bytes));
-    bytes
+pub fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+pub fn fattr() -> Fattr3 {
+    Fattr3 {
+        file_type: FileType3::Directory,
+        mode: 0o755,
+        nlink: 2,
+        uid: 3,
+        gid: 4,
+        size: (5 << 32) | 6,
+        used: 7,
+        rdev: SpecData3 { major: 8, minor: 9 },
+        fsid: 10,
+        fileid: 11,
+        atime: NfsTime3 { seconds: 12, nseconds: 13 },
+        mtime: NfsTime3 { seconds: 14, nseconds: 15 },
+        ctime: NfsTime3 { seconds: 16, nseconds: 17 },
+    }
 }
 
 /// Returns a list that lives as long as the test.
@@ -44,4 +61,13 @@ pub fn survives<T>(bytes: &[u8], mut decode: impl FnMut(&[u8]) -> Result<T, Erro
             let _ = decode(&hostile);
         }
     }
+}
+
+/// Asserts the encoding, and that it alone decodes, to the same results.
+#[track_caller]
+pub fn reply_is<T: Encode + Decode<'static> + PartialEq + std::fmt::Debug>(reply: &T, bytes: &[u8]) {
+    assert_eq!(encoded(reply), bytes, "{reply:?}");
+    let decode = |bytes: &[u8]| T::decode(&mut Decoder::new(bytes.to_vec().leak()));
+    assert_eq!(decode(bytes).as_ref(), Ok(reply));
+    survives(bytes, decode);
 }
