@@ -1,16 +1,12 @@
 //! Each message has one encoding: decoded messages re-encode to the same bytes, and all other bytes are
 //! refused.
 
-use crate::common::{Message, encode_outcome, encode_request, samples};
+use crate::common::{Message, encode_all, encode_outcome, encode_request, samples};
 use tombolo_core::fs::{LockRange, Name, NameError, NodeId};
 use tombolo_wire_vrpc::*;
 
 fn messages() -> Vec<Message> {
-    let requests = samples::requests();
-    let requests = requests.iter().map(|(header, request)| encode_request(header, request).unwrap());
-    let replies = samples::replies();
-    let replies = replies.iter().map(|(kind, outcome)| encode_outcome(*kind, outcome).unwrap());
-    requests.chain(replies).collect()
+    encode_all(&(samples::requests(), samples::replies()))
 }
 
 fn is_refused_or_the_same(message: &Message) -> bool {
@@ -203,7 +199,7 @@ fn inverted_lock_ranges_are_neither_encoded_nor_decoded() {
             assert_eq!(message.request().unwrap_err(), error);
         }
     }
-    let (header, request) = samples::requests().into_iter().find(|(_, r)| r.kind() == Kind::Lock).unwrap();
+    let (header, request) = samples::first(Kind::Lock);
     let Request::Lock { file, mut lock, wait } = request else { panic!() };
     lock.range = LockRange { start: 6, last: 5 };
     assert!(encode_request(&header, &Request::Lock { file, lock, wait }).is_err());

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::{Message, encode_outcome, encode_request, hex, samples, unhex};
+use crate::common::{Message, encode_all, hex, samples, unhex};
 use tombolo_wire_vrpc::{Kind, REPLY};
 
 const V1: &str = include_str!("../corpus/v1.txt");
@@ -56,11 +56,7 @@ fn from_samples() -> [Vec<Message>; 7] {
     let (handles, changes) = (samples::with_handles(), samples::with_changes());
     let (versions, volatile) = (samples::with_versions(), samples::with_volatile());
     let (last_names, quiet) = (samples::with_last_names(), samples::with_quiet());
-    [plain, handles, changes, versions, volatile, last_names, quiet].map(|(requests, replies)| {
-        let requests = requests.iter().map(|(header, request)| encode_request(header, request).unwrap());
-        let replies = replies.iter().map(|(kind, outcome)| encode_outcome(*kind, outcome).unwrap());
-        requests.chain(replies).collect()
-    })
+    [plain, handles, changes, versions, volatile, last_names, quiet].map(|both| encode_all(&both))
 }
 
 #[test]

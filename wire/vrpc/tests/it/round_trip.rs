@@ -1,8 +1,9 @@
 //! Round trips, and arbitrary bytes.
 
+use crate::common::samples::{self, DOTS};
 use crate::common::{Message, arbitrary, encode_outcome, encode_request};
 use proptest::prelude::*;
-use tombolo_core::fs::{Cookie, DirBudget, DirEntry, FileType};
+use tombolo_core::fs::{Cookie, DirBudget, DirEntry, DirPage, Entry, NodeId};
 use tombolo_mem::Buffer;
 use tombolo_wire_vrpc::listing::{Listing, ListingWriter, budget_within, entry_bytes};
 use tombolo_wire_vrpc::*;
@@ -95,14 +96,7 @@ proptest! {
 
 #[test]
 fn listing_ends_at_an_invalid_entry() {
-    let dots = DirEntry {
-        name: b"..",
-        fileid: 1,
-        file_type: Some(FileType::Directory),
-        cookie: Cookie(1),
-        entry: None,
-    };
-    let good = crate::common::samples::listing(&[dots, DirEntry { name: b"a", ..dots }]);
+    let good = samples::listing(&[(DOTS, None), (DirEntry { name: b"a", ..DOTS }, None)]);
     assert_eq!(Listing::new(good).entries().filter_map(Result::ok).count(), 2);
     for (at, byte) in [(16, 0), (17, 8), (18, 2), (19, 1), (24, b'/'), (26, 1), (32 + 16, 9)] {
         let mut bad = good.to_vec();
@@ -123,11 +117,8 @@ fn a_page_within_both_budgets_fits_the_place() {
                 let asked = DirBudget { size_bytes: asked_bytes, entry_bytes: own_entry_bytes, align, plus };
                 let both = budget_within(&asked, place_bytes);
                 assert!(both.entry_bytes >= entry_bytes(plus) && both.align.is_multiple_of(8));
-                let mut page = tombolo_core::fs::DirPage::new(both);
-                let entry = tombolo_core::fs::Entry {
-                    node: tombolo_core::fs::NodeId(1),
-                    attr: crate::common::samples::attr(),
-                };
+                let mut page = DirPage::new(both);
+                let entry = Entry { node: NodeId(1), attr: samples::attr() };
                 let entry = DirEntry {
                     name: b"name",
                     fileid: 1,
@@ -140,7 +131,7 @@ fn a_page_within_both_budgets_fits_the_place() {
                 let mut frame = FrameBuf::new(&mut memory);
                 let mut writer = ListingWriter::new(&mut frame);
                 assert!(page.iter().all(|entry| writer.push(&entry)));
-                let mut own = tombolo_core::fs::DirPage::new(asked);
+                let mut own = DirPage::new(asked);
                 assert!(page.iter().all(|entry| own.push(entry)));
             }
         }
@@ -150,18 +141,13 @@ fn a_page_within_both_budgets_fits_the_place() {
 /// Writes the head and appends the data itself, as a sender that has the data elsewhere.
 #[test]
 fn data_that_follow_stand_where_data_given_would() {
-    for (header, request) in crate::common::samples::requests() {
-        let (follows, bytes) = match request {
-            Request::Write { file, how, data: Data::Inline(bytes) } => {
-                let data = Data::Follows { len_bytes: bytes.len() as u32 };
-                (Request::Write { file, how, data }, bytes)
-            }
-            Request::XattrSet { node, name, value: Data::Inline(bytes), how, kill_set_gid } => {
-                let value = Data::Follows { len_bytes: bytes.len() as u32 };
-                (Request::XattrSet { node, name, value, how, kill_set_gid }, bytes)
-            }
-            _ => continue,
+    for (header, request) in samples::requests() {
+        let mut follows = request;
+        let (Request::Write { data, .. } | Request::XattrSet { value: data, .. }) = &mut follows else {
+            continue;
         };
+        let Data::Inline(bytes) = *data else { continue };
+        *data = Data::Follows { len_bytes: bytes.len() as u32 };
         let mut message = encode_request(&header, &follows).unwrap();
         message.frame.extend_from_slice(bytes);
         assert_eq!(message, encode_request(&header, &request).unwrap());
@@ -171,10 +157,7 @@ fn data_that_follow_stand_where_data_given_would() {
 /// Checks that the server cannot retain data in memory that the client reuses.
 #[test]
 fn retainable_flag_is_not_encoded() {
-    let (header, request) = crate::common::samples::requests()
-        .into_iter()
-        .find(|(_, request)| request.kind() == Kind::Write)
-        .unwrap();
+    let (header, request) = samples::first(Kind::Write);
     let Request::Write { file, mut how, data } = request else { panic!("{request:?}") };
     let plain = encode_request(&header, &request).unwrap();
     how.retainable = true;
@@ -183,7 +166,7 @@ fn retainable_flag_is_not_encoded() {
 
 #[test]
 fn frames_in_shared_and_private_memory_are_identical() {
-    for (header, request) in crate::common::samples::requests() {
+    for (header, request) in samples::requests() {
         let expected = encode_request(&header, &request).unwrap();
         let buffer = Buffer::new(FRAME_BYTES);
         let sink = buffer.sink(0..FRAME_BYTES);

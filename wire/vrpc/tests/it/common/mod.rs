@@ -40,6 +40,12 @@ pub fn encode_outcome(kind: Kind, outcome: &Outcome<'_>) -> Result<Message, Enco
     Ok(Message { kind, body, frame: frame.as_bytes().to_vec() })
 }
 
+pub fn encode_all((requests, replies): &samples::Both) -> Vec<Message> {
+    let requests = requests.iter().map(|(header, request)| encode_request(header, request).unwrap());
+    let replies = replies.iter().map(|(kind, outcome)| encode_outcome(*kind, outcome).unwrap());
+    requests.chain(replies).collect()
+}
+
 impl Message {
     pub fn request(&self) -> Result<(Header, Request<'_>), DecodeError> {
         Request::decode(self.kind, &self.body, &self.frame)

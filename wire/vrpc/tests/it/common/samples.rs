@@ -59,11 +59,17 @@ fn long_name() -> Name<'static> {
 }
 
 pub fn requests() -> Vec<(Header, Request<'static>)> {
-    let mut all = session_requests();
-    all.extend(name_requests());
-    all.extend(file_requests());
-    all.extend(group_requests());
-    all
+    let all = [name_requests(), file_requests(), group_requests()].into_iter().flatten();
+    let with_header = |request| match request {
+        Request::Open { .. } => (Header { want: Want::all(), ..HEADER }, request),
+        _ => (HEADER, request),
+    };
+    session_requests().into_iter().chain(all.map(with_header)).collect()
+}
+
+/// Returns the first request of this kind.
+pub fn first(kind: Kind) -> (Header, Request<'static>) {
+    requests().into_iter().find(|(_, request)| request.kind() == kind).expect("one of every kind")
 }
 
 fn session_requests() -> Vec<(Header, Request<'static>)> {
@@ -79,7 +85,7 @@ fn session_requests() -> Vec<(Header, Request<'static>)> {
     ]
 }
 
-fn name_requests() -> Vec<(Header, Request<'static>)> {
+fn name_requests() -> Vec<Request<'static>> {
     let set = SetAttr {
         mode: Some(Mode::new(0o1777)),
         uid: Some(7),
@@ -98,54 +104,45 @@ fn name_requests() -> Vec<(Header, Request<'static>)> {
     let short = name(b"exactly 27 bytes in a name!");
     let device = Device { major: 8, minor: 17 };
     vec![
-        (HEADER, Request::Lookup { parent: NODE, name: name(b"a") }),
-        (HEADER, Request::Lookup { parent: NODE, name: short }),
-        (HEADER, Request::Lookup { parent: NODE, name: name(b"one byte too long for a slot") }),
-        (HEADER, Request::Lookup { parent: NODE, name: long_name() }),
-        (HEADER, Request::Setattr { node: NODE, open: Some(FILE.open), set }),
-        (HEADER, Request::Setattr { node: NODE, open: None, set: SetAttr::default() }),
-        (HEADER, Request::Access { node: NODE, mask: AccessMask::READ | AccessMask::EXECUTE }),
-        (HEADER, Request::Readlink { node: NODE, destination: Destination::Inline { len_bytes: 4096 } }),
-        (HEADER, Request::Create { parent: NODE, name: name(b"new"), how: create }),
-        (HEADER, Request::Create { parent: NODE, name: long_name(), how: Create::default() }),
-        (
-            HEADER,
-            Request::CreateUnnamed {
-                parent: NODE,
-                how: Create { exclusive: Exclusive::Yes, ..Create::default() },
-            },
-        ),
-        (HEADER, Request::Mkdir { parent: NODE, name: name(b"dir"), mode: MODE }),
-        (HEADER, Request::Symlink { parent: NODE, name: name(b"link"), target: Data::Inline(b"../to") }),
-        (HEADER, Request::Symlink { parent: NODE, name: long_name(), target: Data::One(one()) }),
-        (
-            HEADER,
-            Request::Mknod {
-                parent: NODE,
-                name: name(b"sda1"),
-                file_type: FileType::BlockDevice,
-                mode: MODE,
-                rdev: device,
-            },
-        ),
-        (HEADER, Request::Link { node: OTHER, parent: NODE, name: name(b"second") }),
-        (HEADER, Request::Unlink { parent: NODE, name: name(b"old") }),
-        (HEADER, Request::Unlink { parent: NODE, name: long_name() }),
-        (HEADER, Request::Rmdir { parent: NODE, name: name(b"dir") }),
-        (
-            HEADER,
-            Request::Rename {
-                from_parent: NODE,
-                from: name(b"from"),
-                to_parent: OTHER,
-                to: long_name(),
-                flags: RenameFlags::NO_REPLACE,
-            },
-        ),
+        Request::Lookup { parent: NODE, name: name(b"a") },
+        Request::Lookup { parent: NODE, name: short },
+        Request::Lookup { parent: NODE, name: name(b"one byte too long for a slot") },
+        Request::Lookup { parent: NODE, name: long_name() },
+        Request::Setattr { node: NODE, open: Some(FILE.open), set },
+        Request::Setattr { node: NODE, open: None, set: SetAttr::default() },
+        Request::Access { node: NODE, mask: AccessMask::READ | AccessMask::EXECUTE },
+        Request::Readlink { node: NODE, destination: Destination::Inline { len_bytes: 4096 } },
+        Request::Create { parent: NODE, name: name(b"new"), how: create },
+        Request::Create { parent: NODE, name: long_name(), how: Create::default() },
+        Request::CreateUnnamed {
+            parent: NODE,
+            how: Create { exclusive: Exclusive::Yes, ..Create::default() },
+        },
+        Request::Mkdir { parent: NODE, name: name(b"dir"), mode: MODE },
+        Request::Symlink { parent: NODE, name: name(b"link"), target: Data::Inline(b"../to") },
+        Request::Symlink { parent: NODE, name: long_name(), target: Data::One(one()) },
+        Request::Mknod {
+            parent: NODE,
+            name: name(b"sda1"),
+            file_type: FileType::BlockDevice,
+            mode: MODE,
+            rdev: device,
+        },
+        Request::Link { node: OTHER, parent: NODE, name: name(b"second") },
+        Request::Unlink { parent: NODE, name: name(b"old") },
+        Request::Unlink { parent: NODE, name: long_name() },
+        Request::Rmdir { parent: NODE, name: name(b"dir") },
+        Request::Rename {
+            from_parent: NODE,
+            from: name(b"from"),
+            to_parent: OTHER,
+            to: long_name(),
+            flags: RenameFlags::NO_REPLACE,
+        },
     ]
 }
 
-fn file_requests() -> Vec<(Header, Request<'static>)> {
+fn file_requests() -> Vec<Request<'static>> {
     let write = Write {
         offset: OFFSET,
         stability: Stability::FileSync,
@@ -156,57 +153,30 @@ fn file_requests() -> Vec<(Header, Request<'static>)> {
     };
     let fuse = DirBudget { size_bytes: 65_536, entry_bytes: 152, align: 8, plus: true };
     let nfs = DirBudget { size_bytes: 1_000, entry_bytes: 24, align: 4, plus: false };
-    let start = Cookie::START;
+    let readdir = |cookie, budget, destination| Request::Readdir { file: FILE, cookie, budget, destination };
     vec![
-        (HEADER, Request::Getattr { node: NODE, open: None }),
-        (HEADER, Request::Getattr { node: NODE, open: Some(FILE.open) }),
-        (Header { want: Want::all(), ..HEADER }, Request::Open { node: NODE, flags: OpenFlags::all() }),
-        (HEADER, Request::Release { file: FILE }),
-        (HEADER, Request::Flush { file: FILE, owner: LOCK.owner }),
-        (HEADER, Request::Fsync { file: FILE, what: SyncScope::All }),
-        (HEADER, Request::Fsync { file: FILE, what: SyncScope::Data }),
-        (
-            HEADER,
-            Request::Read { file: FILE, offset: OFFSET, destination: Destination::Inline { len_bytes: 512 } },
-        ),
-        (HEADER, Request::Read { file: FILE, offset: OFFSET, destination: Destination::One(one()) }),
-        (HEADER, Request::Read { file: FILE, offset: OFFSET, destination: Destination::List(list()) }),
-        (HEADER, Request::Write { file: FILE, how: write, data: Data::Inline(b"a few bytes") }),
-        (HEADER, Request::Write { file: FILE, how: write, data: Data::One(one()) }),
-        (HEADER, Request::Write { file: FILE, how: Write::default(), data: Data::List(list()) }),
-        (
-            HEADER,
-            Request::Readdir {
-                file: FILE,
-                cookie: start,
-                budget: fuse,
-                destination: Destination::One(one()),
-            },
-        ),
-        (
-            HEADER,
-            Request::Readdir {
-                file: FILE,
-                cookie: Cookie(9),
-                budget: nfs,
-                destination: Destination::Inline { len_bytes: 4096 },
-            },
-        ),
-        (
-            HEADER,
-            Request::Readdir {
-                file: FILE,
-                cookie: Cookie(9),
-                budget: nfs,
-                destination: Destination::List(list()),
-            },
-        ),
-        (HEADER, Request::Statfs { node: NODE }),
-        (HEADER, Request::Syncfs),
+        Request::Getattr { node: NODE, open: None },
+        Request::Getattr { node: NODE, open: Some(FILE.open) },
+        Request::Open { node: NODE, flags: OpenFlags::all() },
+        Request::Release { file: FILE },
+        Request::Flush { file: FILE, owner: LOCK.owner },
+        Request::Fsync { file: FILE, what: SyncScope::All },
+        Request::Fsync { file: FILE, what: SyncScope::Data },
+        Request::Read { file: FILE, offset: OFFSET, destination: Destination::Inline { len_bytes: 512 } },
+        Request::Read { file: FILE, offset: OFFSET, destination: Destination::One(one()) },
+        Request::Read { file: FILE, offset: OFFSET, destination: Destination::List(list()) },
+        Request::Write { file: FILE, how: write, data: Data::Inline(b"a few bytes") },
+        Request::Write { file: FILE, how: write, data: Data::One(one()) },
+        Request::Write { file: FILE, how: Write::default(), data: Data::List(list()) },
+        readdir(Cookie::START, fuse, Destination::One(one())),
+        readdir(Cookie(9), nfs, Destination::Inline { len_bytes: 4096 }),
+        readdir(Cookie(9), nfs, Destination::List(list())),
+        Request::Statfs { node: NODE },
+        Request::Syncfs,
     ]
 }
 
-fn group_requests() -> Vec<(Header, Request<'static>)> {
+fn group_requests() -> Vec<Request<'static>> {
     let small = Destination::Inline { len_bytes: 256 };
     let flock =
         Lock { family: LockFamily::Flock, kind: LockKind::Read, range: LockRange::ALL, pid: 0, ..LOCK };
@@ -214,30 +184,24 @@ fn group_requests() -> Vec<(Header, Request<'static>)> {
         |value, how, kill_set_gid| Request::XattrSet { node: NODE, name: acl(), value, how, kill_set_gid };
     let handle = HandleBytes { kind: -2, bytes: b"\x01\x02\x03\x04\x05\x06\x07\x08\x09" };
     vec![
-        (HEADER, Request::XattrGet { node: NODE, name: acl(), destination: small }),
-        (HEADER, Request::XattrGet { node: NODE, name: acl(), destination: Destination::One(one()) }),
-        (HEADER, set(Data::Inline(b"value"), XattrSet::Create, true)),
-        (HEADER, set(Data::One(one()), XattrSet::Replace, false)),
-        (HEADER, set(Data::Inline(b""), XattrSet::Any, false)),
-        (HEADER, Request::XattrList { node: NODE, destination: small }),
-        (HEADER, Request::XattrRemove { node: NODE, name: acl() }),
-        (HEADER, Request::LockTest { file: FILE, lock: LOCK }),
-        (HEADER, Request::Lock { file: FILE, lock: LOCK, wait: false }),
-        (HEADER, Request::Lock { file: FILE, lock: flock, wait: true }),
-        (HEADER, Request::Unlock { file: FILE, family: LOCK.family, range: LOCK.range, owner: LOCK.owner }),
-        (HEADER, Request::HandleOf { node: NODE }),
-        (HEADER, Request::Resolve { handle }),
-        (HEADER, Request::Parent { node: NODE }),
-        (
-            HEADER,
-            Request::Allocate { file: FILE, offset: OFFSET, len_bytes: 1 << 33, mode: AllocateMode::all() },
-        ),
-        (HEADER, Request::Seek { file: FILE, offset: OFFSET, whence: Whence::Data }),
-        (HEADER, Request::Seek { file: FILE, offset: OFFSET, whence: Whence::Hole }),
-        (
-            HEADER,
-            Request::Copy { from: FILE, from_offset: OFFSET, to: TARGET, to_offset: 7, len_bytes: 1 << 33 },
-        ),
+        Request::XattrGet { node: NODE, name: acl(), destination: small },
+        Request::XattrGet { node: NODE, name: acl(), destination: Destination::One(one()) },
+        set(Data::Inline(b"value"), XattrSet::Create, true),
+        set(Data::One(one()), XattrSet::Replace, false),
+        set(Data::Inline(b""), XattrSet::Any, false),
+        Request::XattrList { node: NODE, destination: small },
+        Request::XattrRemove { node: NODE, name: acl() },
+        Request::LockTest { file: FILE, lock: LOCK },
+        Request::Lock { file: FILE, lock: LOCK, wait: false },
+        Request::Lock { file: FILE, lock: flock, wait: true },
+        Request::Unlock { file: FILE, family: LOCK.family, range: LOCK.range, owner: LOCK.owner },
+        Request::HandleOf { node: NODE },
+        Request::Resolve { handle },
+        Request::Parent { node: NODE },
+        Request::Allocate { file: FILE, offset: OFFSET, len_bytes: 1 << 33, mode: AllocateMode::all() },
+        Request::Seek { file: FILE, offset: OFFSET, whence: Whence::Data },
+        Request::Seek { file: FILE, offset: OFFSET, whence: Whence::Hole },
+        Request::Copy { from: FILE, from_offset: OFFSET, to: TARGET, to_offset: 7, len_bytes: 1 << 33 },
     ]
 }
 
@@ -264,12 +228,8 @@ pub fn attr() -> Attr {
 }
 
 pub fn replies() -> Vec<(Kind, Outcome<'static>)> {
-    let mut all: Vec<(Kind, Outcome<'static>)> = done_replies();
-    all.extend(node_replies());
-    all.extend(data_replies());
-    all.push((Kind::Lookup, Err(Status::NotFound)));
-    all.push((Kind::Read, Err(Status::Io)));
-    all
+    let failed = vec![(Kind::Lookup, Err(Status::NotFound)), (Kind::Read, Err(Status::Io))];
+    [done_replies(), node_replies(), data_replies(), failed].concat()
 }
 
 fn done_replies() -> Vec<(Kind, Outcome<'static>)> {
@@ -341,23 +301,9 @@ fn node_replies() -> Vec<(Kind, Outcome<'static>)> {
 
 fn data_replies() -> Vec<(Kind, Outcome<'static>)> {
     let entry = Entry { node: NODE, attr: attr() };
-    let listing = listing(&[
-        DirEntry {
-            name: b"..",
-            fileid: 1,
-            file_type: Some(FileType::Directory),
-            cookie: Cookie(1),
-            entry: None,
-        },
-        DirEntry {
-            name: b"file",
-            fileid: 17,
-            file_type: Some(FileType::Regular),
-            cookie: Cookie(2),
-            entry: Some(&entry),
-        },
-        DirEntry { name: b"unknown type", fileid: 3, file_type: None, cookie: Cookie(u64::MAX), entry: None },
-    ]);
+    let unknown =
+        DirEntry { name: b"unknown type", fileid: 3, file_type: None, cookie: Cookie(u64::MAX), entry: None };
+    let listing = listing(&[(DOTS, None), (listed(&entry), None), (unknown, None)]);
     let change = Change { before: None, after: Some(attr()) };
     let written = Written { count: 0x1_0000, stability: Stability::DataSync, file: change };
     let stat = StatFs {
@@ -389,12 +335,25 @@ fn data_replies() -> Vec<(Kind, Outcome<'static>)> {
     ]
 }
 
-/// Encodes the entries as a listing.
-pub fn listing(entries: &[DirEntry<'_>]) -> &'static [u8] {
+pub const DOTS: DirEntry<'static> =
+    DirEntry { name: b"..", fileid: 1, file_type: Some(FileType::Directory), cookie: Cookie(1), entry: None };
+
+fn listed(entry: &Entry) -> DirEntry<'_> {
+    DirEntry {
+        name: b"file",
+        fileid: 17,
+        file_type: Some(FileType::Regular),
+        cookie: Cookie(2),
+        entry: Some(entry),
+    }
+}
+
+/// Encodes the entries as a listing, with their handles.
+pub fn listing(entries: &[(DirEntry<'_>, Option<HandleBytes<'_>>)]) -> &'static [u8] {
     let mut memory = vec![0; FRAME_BYTES];
     let mut frame = FrameBuf::new(&mut memory);
     let mut writer = listing::ListingWriter::new(&mut frame);
-    assert!(entries.iter().all(|entry| writer.push(entry)));
+    assert!(entries.iter().all(|(entry, handle)| writer.push_with(entry, *handle)));
     frame.as_bytes().to_vec().leak()
 }
 
@@ -455,7 +414,7 @@ pub fn with_quiet() -> Both {
 }
 
 /// Requests, and answers.
-type Both = (Vec<(Header, Request<'static>)>, Vec<(Kind, Outcome<'static>)>);
+pub type Both = (Vec<(Header, Request<'static>)>, Vec<(Kind, Outcome<'static>)>);
 
 /// Returns requests for handles, and answers that contain them.
 pub fn with_handles() -> Both {
@@ -471,19 +430,9 @@ pub fn with_handles() -> Both {
     let handle = HandleBytes { kind: 1, bytes: b"twenty bytes of data" };
     let after = Change { before: None, after: Some(attr()) };
     let open = OpenId(0xc1c2_c3c4_c5c6_c7c8);
-    let listed = DirEntry {
-        name: b"file",
-        fileid: 17,
-        file_type: Some(FileType::Regular),
-        cookie: Cookie(2),
-        entry: Some(&entry),
-    };
-    let memory = vec![0; FRAME_BYTES].leak();
-    let mut frame = FrameBuf::new(memory);
-    let mut writer = listing::ListingWriter::new(&mut frame);
+    let listed = listed(&entry);
     let dots = DirEntry { name: b"..", entry: None, ..listed };
-    assert!(writer.push(&dots) && writer.push_with(&listed, Some(handle)) && writer.push(&listed));
-    let listing = frame.as_bytes().to_vec().leak();
+    let listing = listing(&[(dots, None), (listed, Some(handle)), (listed, None)]);
     let replies = vec![
         (Kind::Lookup, Ok(Reply::Entry(entry, Some(handle)))),
         (Kind::Resolve, Ok(Reply::Entry(entry, Some(HandleBytes { kind: -1, bytes: b"" })))),
