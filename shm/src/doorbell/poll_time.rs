@@ -93,16 +93,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn poll_window_follows_sleep_durations() {
-        let mut time = PollTime::default();
-        assert!(time.is_open());
-        (0..8).for_each(|_| time.slept(false));
-        assert!(!time.is_open());
-        time.slept(true);
-        assert!(time.is_open());
-    }
-
-    #[test]
     fn long_yields_disable_polling_for_increasing_periods() {
         let mut time = PollTime::default();
         for penalty in [PENALTY.0, 2 * PENALTY.0, 4 * PENALTY.0] {

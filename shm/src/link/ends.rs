@@ -175,32 +175,12 @@ impl Ends {
     /// extensions that need no socket: for tests, and for a client and a server in one process.
     pub fn in_memory(layout: Layout) -> (Ends, Ends) {
         let len = usize::try_from(layout.bytes()).unwrap_or(usize::MAX);
-        let client = Extent::whole(Region::heap(len));
-        let server = Extent::whole(Region::heap(len));
-        let (epoch, features) = (Epoch::FIRST, Features::QUIET);
-        let doorbell = DoorbellKind::Futex;
-        (
-            Ends {
-                role: Role::Client,
-                own: client.clone(),
-                peer: server.clone(),
-                layout,
-                epoch,
-                features,
-                doorbell,
-                bell: None,
-            },
-            Ends {
-                role: Role::Server,
-                own: server,
-                peer: client,
-                layout,
-                epoch,
-                features,
-                doorbell,
-                bell: None,
-            },
-        )
+        let [own, peer] = [(); 2].map(|()| Extent::whole(Region::heap(len)));
+        let (epoch, features, doorbell) = (Epoch::FIRST, Features::QUIET, DoorbellKind::Futex);
+        let client = Ends { role: Role::Client, own, peer, layout, epoch, features, doorbell, bell: None };
+        let (own, peer) = (client.peer.clone(), client.own.clone());
+        let server = Ends { role: Role::Server, own, peer, ..client.clone() };
+        (client, server)
     }
 }
 

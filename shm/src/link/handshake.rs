@@ -366,14 +366,14 @@ impl ClientHandshake {
                         return self.welcomed(now);
                     }
                     Some(Stage { attempt, phase: Phase::Refused }) if attempt == self.attempt => {
-                        self.give_up(Phase::Ended);
+                        self.give_up();
                         return Ok(match self.page.message(Role::Server) {
                             Ok(Message::Refused(refused)) => ClientStep::Refused(refused),
                             _ => ClientStep::Over(LinkEnd::Malformed),
                         });
                     }
                     _ => {
-                        self.give_up(Phase::Ended);
+                        self.give_up();
                         return Ok(ClientStep::Over(LinkEnd::Died));
                     }
                 }
@@ -381,7 +381,7 @@ impl ClientHandshake {
             ClientState::Running => {
                 self.pulse.beat_in(&self.own, now);
                 if let Some(end) = ended(&self.page, Role::Server, self.attempt, Phase::Greeted, lost) {
-                    self.give_up(Phase::Ended);
+                    self.give_up();
                     return Ok(ClientStep::Over(end));
                 }
             }
@@ -394,7 +394,7 @@ impl ClientHandshake {
     pub fn goodbye(&mut self, goodbye: &Goodbye) -> Result<(), PageError> {
         if self.state == ClientState::Running {
             self.page.set_message(Role::Client, &Message::Goodbye(goodbye.clone()))?;
-            self.give_up(Phase::Ended);
+            self.give_up();
         }
         Ok(())
     }
@@ -429,13 +429,13 @@ impl ClientHandshake {
 
     fn welcomed(&mut self, now: Instant) -> Result<ClientStep, PageError> {
         let Ok(Message::Welcome(welcome)) = self.page.message(Role::Server) else {
-            self.give_up(Phase::Ended);
+            self.give_up();
             return Ok(ClientStep::Over(LinkEnd::Malformed));
         };
         let agreement = match self.hello.check(&welcome) {
             Ok(agreement) => agreement,
             Err(error) => {
-                self.give_up(Phase::Ended);
+                self.give_up();
                 return Ok(ClientStep::InvalidWelcome(error));
             }
         };
@@ -449,22 +449,10 @@ impl ClientHandshake {
         Ok(ClientStep::Made(Box::new((agreement, ends))))
     }
 
-    /// Releases the claim of an unfinished attempt, if there is one.
-    fn release_claim(&mut self) {
-        match self.state {
-            ClientState::HelloSent => self.give_up(Phase::Ended),
-            // The claim is not bound to an attempt yet, so it is withdrawn.
-            ClientState::Claimed => {
-                self.page.claim.replace(self.token, 0);
-            }
-            ClientState::Waiting | ClientState::Running | ClientState::Ended => {}
-        }
-    }
-
-    fn give_up(&mut self, phase: Phase) {
+    fn give_up(&mut self) {
         // If another client owns the page by now, the stage is that client's and stays.
         if self.page.claim.load(Ordering::SeqCst) == self.token {
-            self.page.set_stage(Role::Client, Stage { attempt: self.attempt, phase });
+            self.page.set_stage(Role::Client, Stage { attempt: self.attempt, phase: Phase::Ended });
         }
         self.state = ClientState::Ended;
     }
@@ -473,7 +461,14 @@ impl ClientHandshake {
 impl Drop for ClientHandshake {
     /// Releases the claim of an unfinished handshake, so that another client can connect.
     fn drop(&mut self) {
-        self.release_claim();
+        match self.state {
+            ClientState::HelloSent => self.give_up(),
+            // The claim is not bound to an attempt yet, so it is withdrawn.
+            ClientState::Claimed => {
+                self.page.claim.replace(self.token, 0);
+            }
+            ClientState::Waiting | ClientState::Running | ClientState::Ended => {}
+        }
     }
 }
 

@@ -375,31 +375,7 @@ struct RawReason {
 
 const _: () = {
     const HEAD: usize = size_of::<Head>();
-    assert!(HEAD == 16);
-    assert!(offset_of!(Head, kind) == 8);
-    assert!(offset_of!(Head, len) == 12);
-    assert!(HEAD + offset_of!(RawHello, version_max) == 20);
-    assert!(HEAD + offset_of!(RawHello, offered) == 24);
-    assert!(HEAD + offset_of!(RawHello, required) == 32);
-    assert!(HEAD + offset_of!(RawHello, slots) == 40);
-    assert!(HEAD + offset_of!(RawHello, back_slots) == 44);
-    assert!(HEAD + offset_of!(RawHello, bytes) == 48);
-    assert!(HEAD + offset_of!(RawHello, client) == 56);
-    assert!(HEAD + offset_of!(RawHello, protocol) == 72);
-    assert!(HEAD + offset_of!(RawHello, doorbells) == 76);
-    assert!(HEAD + offset_of!(RawHello, export_len) == 80);
-    assert!(HEAD + offset_of!(RawHello, label_len) == 84);
-    assert!(HEAD + size_of::<RawHello>() == 88);
     assert!(HEAD + size_of::<RawHello>() + NAME_BYTES_MAX + LABEL_BYTES_MAX <= MESSAGE_BYTES_MAX);
-    assert!(HEAD + offset_of!(RawWelcome, doorbell) == 20);
-    assert!(HEAD + offset_of!(RawWelcome, features) == 24);
-    assert!(HEAD + offset_of!(RawWelcome, slots) == 32);
-    assert!(HEAD + offset_of!(RawWelcome, back_slots) == 36);
-    assert!(HEAD + offset_of!(RawWelcome, bytes) == 40);
-    assert!(HEAD + offset_of!(RawWelcome, epoch) == 48);
-    assert!(HEAD + offset_of!(RawWelcome, protocol) == 52);
-    assert!(HEAD + offset_of!(RawWelcome, server) == 56);
-    assert!(HEAD + size_of::<RawWelcome>() == 72);
     assert!(HEAD + offset_of!(RawReason, len) == 20);
     assert!(HEAD + size_of::<RawReason>() + REASON_BYTES_MAX <= MESSAGE_BYTES_MAX);
 };

@@ -1,6 +1,5 @@
 //! Messages that announce further domains of a client (docs/formats/link.md, "Region forwarding").
 
-use std::mem::{offset_of, size_of};
 use std::ops::Range;
 
 use zerocopy::little_endian::{U32, U64};
@@ -131,15 +130,3 @@ struct RawWithdraw {
 
 const ACCEPTED: u32 = 1;
 const REFUSED: u32 = 2;
-
-const _: () = {
-    const HEAD: usize = 16;
-    assert!(HEAD + offset_of!(RawForwardRegion, user) == 20);
-    assert!(HEAD + offset_of!(RawForwardRegion, bytes) == 24);
-    assert!(HEAD + offset_of!(RawForwardRegion, start) == 32);
-    assert!(HEAD + offset_of!(RawForwardRegion, end) == 40);
-    assert!(HEAD + size_of::<RawForwardRegion>() == 48);
-    assert!(HEAD + offset_of!(RawOutcome, outcome) == 20);
-    assert!(HEAD + size_of::<RawOutcome>() == 24);
-    assert!(HEAD + size_of::<RawWithdraw>() == 20);
-};

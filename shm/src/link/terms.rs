@@ -34,16 +34,6 @@ impl Features {
     /// Extensions that this implementation supports on either side.
     pub const SUPPORTED: Features = Features(Features::AT_SOCKETS.0 | Features::QUIET.0);
 
-    /// Returns the set of those bits, known or not.
-    pub fn from_bits(bits: u64) -> Features {
-        Features(bits)
-    }
-
-    /// Returns the bits, as sent in messages.
-    pub fn bits(self) -> u64 {
-        self.0
-    }
-
     /// Returns the extensions that are not in `other`.
     pub fn without(self, other: Features) -> Features {
         Features(self.0 & !other.0)
@@ -52,20 +42,6 @@ impl Features {
     /// Returns `true` if all of `other` are contained.
     pub fn contains(self, other: Features) -> bool {
         self.0 & other.0 == other.0
-    }
-}
-
-impl BitAnd for Features {
-    type Output = Features;
-    fn bitand(self, other: Features) -> Features {
-        Features(self.0 & other.0)
-    }
-}
-
-impl BitOr for Features {
-    type Output = Features;
-    fn bitor(self, other: Features) -> Features {
-        Features(self.0 | other.0)
     }
 }
 
@@ -81,16 +57,6 @@ impl Doorbells {
     /// [`DoorbellKind::Bell`].
     pub const BELL: Doorbells = Doorbells(4);
 
-    /// Returns the set of those bits, known or not.
-    pub fn from_bits(bits: u32) -> Doorbells {
-        Doorbells(bits)
-    }
-
-    /// Returns the bits, as sent in messages.
-    pub fn bits(self) -> u32 {
-        self.0
-    }
-
     /// Returns `true` if the set contains the doorbell.
     pub fn contains(self, doorbell: DoorbellKind) -> bool {
         let bit = match doorbell {
@@ -102,18 +68,39 @@ impl Doorbells {
     }
 }
 
-impl BitAnd for Doorbells {
-    type Output = Doorbells;
-    fn bitand(self, other: Doorbells) -> Doorbells {
-        Doorbells(self.0 & other.0)
-    }
+macro_rules! bit_set {
+    ($($set:ident: $bits:ty;)+) => {$(
+        impl $set {
+            /// Returns the set of those bits, known or not.
+            pub fn from_bits(bits: $bits) -> $set {
+                $set(bits)
+            }
+
+            /// Returns the bits, as sent in messages.
+            pub fn bits(self) -> $bits {
+                self.0
+            }
+        }
+
+        impl BitAnd for $set {
+            type Output = $set;
+            fn bitand(self, other: $set) -> $set {
+                $set(self.0 & other.0)
+            }
+        }
+
+        impl BitOr for $set {
+            type Output = $set;
+            fn bitor(self, other: $set) -> $set {
+                $set(self.0 | other.0)
+            }
+        }
+    )+};
 }
 
-impl BitOr for Doorbells {
-    type Output = Doorbells;
-    fn bitor(self, other: Doorbells) -> Doorbells {
-        Doorbells(self.0 | other.0)
-    }
+bit_set! {
+    Features: u64;
+    Doorbells: u32;
 }
 
 /// The protocol used on a link.

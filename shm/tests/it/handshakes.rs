@@ -33,6 +33,22 @@ impl Fixture {
         Fixture { region: Region::heap(TOTAL), now: Instant::now(), epoch: 0, doorbells: Doorbells::SILENT }
     }
 
+    /// Returns a file with a server that waits for clients.
+    fn served() -> (Fixture, ServerHandshake) {
+        let mut fixture = Fixture::new();
+        let mut server = fixture.server(5, false);
+        fixture.serve(&mut server);
+        (fixture, server)
+    }
+
+    /// Returns a file with a server and its client.
+    fn linked() -> (Fixture, ServerHandshake, ClientHandshake) {
+        let (mut fixture, mut server) = Fixture::served();
+        let mut client = fixture.client(1);
+        fixture.link(&mut server, &mut client).expect("a link");
+        (fixture, server, client)
+    }
+
     fn later(&mut self, ms: u64) {
         self.now += Duration::from_millis(ms);
     }
@@ -131,11 +147,7 @@ fn a_link_is_made_and_left_and_made_again() {
 
 #[test]
 fn second_client_waits_for_the_page() {
-    let mut fixture = Fixture::new();
-    let mut server = fixture.server(5, false);
-    fixture.serve(&mut server);
-    let mut first = fixture.client(1);
-    fixture.link(&mut server, &mut first).expect("a link");
+    let (mut fixture, mut server, mut first) = Fixture::linked();
     let mut second = fixture.client(2);
     for _ in 0..30 {
         fixture.later(100);
@@ -147,11 +159,7 @@ fn second_client_waits_for_the_page() {
 
 #[test]
 fn client_death_is_detected_by_heartbeat() {
-    let mut fixture = Fixture::new();
-    let mut server = fixture.server(5, false);
-    fixture.serve(&mut server);
-    let mut client = fixture.client(1);
-    fixture.link(&mut server, &mut client).expect("a link");
+    let (mut fixture, mut server, mut client) = Fixture::linked();
     let silent_since = fixture.now;
     let end = loop {
         fixture.later(100);
@@ -176,9 +184,7 @@ fn client_death_is_detected_by_heartbeat() {
 
 #[test]
 fn claim_of_a_dead_client_expires() {
-    let mut fixture = Fixture::new();
-    let mut server = fixture.server(5, false);
-    fixture.serve(&mut server);
+    let (mut fixture, mut server) = Fixture::served();
     let mut dead = fixture.client(1);
     // It says hello, and takes no further step. Dropping it would release its claim, which a dead process
     // cannot.
@@ -194,9 +200,7 @@ fn claim_of_a_dead_client_expires() {
 #[test]
 fn dropping_an_unfinished_handshake_releases_its_claim() {
     for steps in 0..4 {
-        let mut fixture = Fixture::new();
-        let mut server = fixture.server(5, false);
-        fixture.serve(&mut server);
+        let (mut fixture, mut server) = Fixture::served();
         let mut hasty = fixture.client(1);
         assert!(matches!(hasty.step(fixture.now), Ok(ClientStep::Nothing)));
         // Before the server noticed the claim, before and after it read the hello, and after the welcome.
@@ -214,11 +218,7 @@ fn dropping_an_unfinished_handshake_releases_its_claim() {
 #[test]
 fn server_death_and_goodbye_are_distinguished() {
     for (orderly, alone) in [(true, false), (false, false), (false, true)] {
-        let mut fixture = Fixture::new();
-        let mut server = fixture.server(5, false);
-        fixture.serve(&mut server);
-        let mut client = fixture.client(1);
-        fixture.link(&mut server, &mut client).expect("a link");
+        let (mut fixture, mut server, mut client) = Fixture::linked();
         if orderly {
             server.goodbye(&Goodbye::new(Cause::Leaving, "")).expect("inside");
             server.leave();
@@ -245,9 +245,7 @@ fn server_death_and_goodbye_are_distinguished() {
 
 #[test]
 fn two_servers_do_not_share_a_file() {
-    let mut fixture = Fixture::new();
-    let mut server = fixture.server(5, false);
-    fixture.serve(&mut server);
+    let (mut fixture, mut server) = Fixture::served();
     let mut second = fixture.server(6, false);
     for _ in 0..100 {
         fixture.later(100);
@@ -264,9 +262,7 @@ fn two_servers_do_not_share_a_file() {
 
 #[test]
 fn a_refused_client_reads_why() {
-    let mut fixture = Fixture::new();
-    let mut server = fixture.server(5, false);
-    fixture.serve(&mut server);
+    let (mut fixture, mut server) = Fixture::served();
     let unknown = Features::from_bits(1 << 40);
     let needy = Hello { required: unknown, offered: unknown, ..hello() };
     let mut client = ClientHandshake::new(fixture.region.clone(), TOTAL as u64, needy, 1, fixture.now)

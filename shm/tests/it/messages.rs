@@ -41,18 +41,20 @@ fn welcome() -> Welcome {
 /// Compares byte by byte with docs/formats/link.md, so that every change of the format is noticed.
 #[test]
 fn hello_layout_matches_the_format() {
-    let mut expected = Vec::new();
-    expected.extend_from_slice(b"TMBLLINK");
-    expected.extend_from_slice(&[1, 0, 0, 0, 96, 0, 0, 0]);
-    expected.extend_from_slice(&[1, 0, 0, 0, 2, 0, 0, 0]);
-    expected.extend_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
-    expected.extend_from_slice(&[0; 8]);
-    expected.extend_from_slice(&[64, 0, 0, 0, 8, 0, 0, 0]);
-    expected.extend_from_slice(&[0, 0, 16, 0, 0, 0, 0, 0]);
-    expected.extend_from_slice(b"0123456789abcdef");
-    expected.extend_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0]);
-    expected.extend_from_slice(&[3, 0, 0, 0, 5, 0, 0, 0]);
-    expected.extend_from_slice(b"srcmount");
+    let expected = [
+        &b"TMBLLINK"[..],
+        &[1, 0, 0, 0, 96, 0, 0, 0],
+        &[1, 0, 0, 0, 2, 0, 0, 0],
+        &[1, 2, 3, 4, 5, 6, 7, 8],
+        &[0; 8],
+        &[64, 0, 0, 0, 8, 0, 0, 0],
+        &[0, 0, 16, 0, 0, 0, 0, 0],
+        b"0123456789abcdef",
+        &[1, 0, 0, 0, 1, 0, 0, 0],
+        &[3, 0, 0, 0, 5, 0, 0, 0],
+        b"srcmount",
+    ]
+    .concat();
     assert_eq!(Message::Hello(hello()).encode(), expected);
     assert_eq!(Message::decode(&expected), Ok(Message::Hello(hello())));
 }
