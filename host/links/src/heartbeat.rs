@@ -41,30 +41,3 @@ impl Heartbeat {
         self.watch.silence()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use tombolo_mem::Region;
-    use tombolo_shm::link::Layout;
-
-    use super::*;
-
-    #[test]
-    fn heartbeat_detects_lost_local_memory() {
-        let layout = Layout::with_bulk(8, 8, 0).expect("a layout");
-        let file = tempfile::tempfile().expect("a file");
-        file.set_len(layout.bytes()).expect("its size");
-        let (mut ends, _) = Ends::in_memory(layout);
-        let len = usize::try_from(layout.bytes()).expect("small");
-        ends.own = Extent::whole(Region::map(&file, 0, len).expect("mapped"));
-        let now = Instant::now();
-        let mut heartbeat = Heartbeat::new(&ends, now);
-        heartbeat.tick(now);
-        assert_eq!(heartbeat.fault(), None);
-        // Real local memory is sealed against truncation; only lack of memory or faulty memory can take its
-        // pages.
-        file.set_len(0).expect("truncated");
-        heartbeat.tick(now + Duration::from_secs(1));
-        assert!(matches!(heartbeat.fault(), Some(EndReason::Failed(_))));
-    }
-}

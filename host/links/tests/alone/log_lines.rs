@@ -2,10 +2,11 @@
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::test_host::{TestService, eventually};
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
-use tombolo_host_links::server::{Peer, Refusal, Server, Service, Session};
+use tombolo_host_links::server::Server;
 use tombolo_sys::{Errno, packet};
 
 /// The log, in memory.
@@ -23,14 +24,6 @@ impl std::io::Write for Log {
     }
 }
 
-struct Nothing;
-
-impl Service for Nothing {
-    fn open(&self, _: &Peer) -> Result<Arc<dyn Session>, Refusal> {
-        Err(Refusal::NoSuchExport)
-    }
-}
-
 #[test]
 fn a_stranger_is_one_line_in_the_log() {
     let _alone = crate::alone();
@@ -40,7 +33,8 @@ fn a_stranger_is_one_line_in_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("links");
     let options = ListenOptions { hello_timeout: Duration::from_millis(50), ..ListenOptions::default() };
-    let listener = LinkListener::start(&path, Arc::new(Server::new(Arc::new(Nothing))), options).unwrap();
+    let server = Arc::new(Server::new(Arc::new(TestService(Arc::default()))));
+    let listener = LinkListener::start(&path, server, options).unwrap();
 
     let silent = packet::connect(&path).unwrap();
     wait_for_answer(&silent);
@@ -48,10 +42,7 @@ fn a_stranger_is_one_line_in_the_log() {
     packet::send(&nonsense, b"\x1b[2J\nnonsense that would steer a terminal", &[nonsense.as_fd()]).unwrap();
     wait_for_answer(&nonsense);
     drop(packet::connect(&path).unwrap());
-    let gone = Instant::now() + Duration::from_secs(30);
-    while lines(&log).len() < 3 && Instant::now() < gone {
-        std::thread::yield_now();
-    }
+    eventually("three lines", || lines(&log).len() >= 3);
     drop(listener);
 
     let lines = lines(&log);
@@ -67,10 +58,7 @@ fn lines(log: &Log) -> Vec<String> {
 }
 
 fn wait_for_answer(socket: &std::os::fd::OwnedFd) {
-    let end = Instant::now() + Duration::from_secs(30);
-    let mut buffer = [0; 512];
-    while let Err(Errno::AGAIN | Errno::CONNRESET) = packet::receive(socket, &mut buffer) {
-        assert!(Instant::now() < end, "no answer");
-        std::thread::yield_now();
-    }
+    eventually("an answer", || {
+        !matches!(packet::receive(socket, &mut [0; 512]), Err(Errno::AGAIN | Errno::CONNRESET))
+    });
 }

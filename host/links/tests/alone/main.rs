@@ -4,6 +4,11 @@
 mod allocation;
 mod idle;
 mod log_lines;
+#[path = "../it/requests/test_host.rs"]
+#[expect(dead_code, reason = "its other users are the tests that share a process")]
+mod test_host;
+#[path = "../it/wait.rs"]
+mod wait;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

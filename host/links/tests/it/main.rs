@@ -4,3 +4,4 @@ mod ids_model;
 mod listener;
 mod receiver_model;
 mod requests;
+mod wait;

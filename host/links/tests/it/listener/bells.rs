@@ -3,23 +3,20 @@
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use tombolo_host_links::bell::{BellLocation, BellSource};
 use tombolo_host_links::client::Line;
-use tombolo_host_links::rendezvous::{MemoryListener, MemoryWatcher, join};
+use tombolo_host_links::rendezvous::{MemoryListener, MemoryWatcher};
 use tombolo_host_links::server::Server;
-use tombolo_host_links::shared_memory::{MemoryLocation, SharedMemory};
 use tombolo_shm::doorbell::Mode;
-use tombolo_shm::link::Limits;
 use tombolo_sys::stream;
 
-use crate::listener::common::{Echo, TestHost, until, works};
-
-const BYTES: u64 = 1 << 20;
+use crate::listener::common::{until, works};
+use crate::listener::rendezvous;
 
 /// Returns the bell of the server, and that of the client, which has the same FIFOs crossed.
 fn bells(dir: &Path) -> (Arc<BellSource>, Arc<BellSource>) {
@@ -32,25 +29,12 @@ fn bells(dir: &Path) -> (Arc<BellSource>, Arc<BellSource>) {
     (server, BellSource::new(theirs))
 }
 
-fn place(dir: &Path) -> MemoryLocation {
-    MemoryLocation::File(dir.join("memory"))
-}
-
 fn listen(dir: &Path, bell: Option<Arc<BellSource>>) -> (MemoryListener, Arc<Server>) {
-    let memory = SharedMemory::to_serve(&place(dir), Some(BYTES)).expect("memory").with_bell(bell);
-    let (opened, closed) = (mpsc::channel().0, mpsc::channel().0);
-    let server = Arc::new(Server::new(Arc::new(Echo { opened, closed })));
-    let listener = MemoryListener::start(memory, server.clone(), Limits::default(), Mode::Event, "guest");
-    (listener.expect("a listener"), server)
+    rendezvous::listen_with(&dir.join("memory"), bell, Mode::Event)
 }
 
 fn joined(dir: &Path, bell: Option<Arc<BellSource>>) -> (Line, MemoryWatcher) {
-    let page = place(dir);
-    until("a page", || SharedMemory::to_use(&page).is_ok());
-    let memory = SharedMemory::to_use(&page).expect("memory").with_bell(bell);
-    let mut options = TestHost::options("/src");
-    options.timeout = Duration::from_secs(30);
-    join(memory, &options, "link", Mode::Event).expect("a link")
+    rendezvous::joined_with(&dir.join("memory"), bell, Mode::Event)
 }
 
 /// Makes calls of which each finds the server asleep.

@@ -1,17 +1,16 @@
 //! Concurrent hellos and slow sessions: none delays another, and none exceeds its limit.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use tombolo_host_links::client::Line;
 use tombolo_host_links::connect::{ConnectError, connect};
-use tombolo_host_links::control_socket::{ControlSocket, Watcher};
-use tombolo_host_links::listen::{LinkListener, ListenOptions};
-use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
+use tombolo_host_links::control_socket::Watcher;
+use tombolo_host_links::listen::ListenOptions;
+use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::RefusalCode;
 
@@ -46,10 +45,10 @@ impl Gate {
 
 /// A service with slow exports: "/opens" is slow to open, "/answers" to answer, "/ends" to handle the end of
 /// its link, "/drops" to be dropped.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Slow {
     gate: Arc<Gate>,
-    opened: Arc<AtomicUsize>,
+    opened: AtomicUsize,
 }
 
 impl Service for Slow {
@@ -95,28 +94,8 @@ impl Drop for SlowSession {
     }
 }
 
-struct SlowHost {
-    slow: Slow,
-    listener: LinkListener,
-    watcher: Watcher,
-    path: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl SlowHost {
-    fn new(options: ListenOptions) -> SlowHost {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("links");
-        let slow = Slow::default();
-        let server = Arc::new(Server::new(Arc::new(slow.clone())));
-        let listener = LinkListener::start(&path, server, options).expect("a listener");
-        SlowHost { slow, listener, watcher: Watcher::start().expect("a watcher"), path, _dir: dir }
-    }
-
-    fn try_link(&self, export: &str) -> Result<(Line, ControlSocket), ConnectError> {
-        let connection = connect(&self.path, &TestHost::options(export))?;
-        Ok(connection.start(&self.watcher, "link", Mode::Event).expect("a line"))
-    }
+fn slow_host(options: ListenOptions) -> TestHost<Slow> {
+    TestHost::of(Slow::default(), options)
 }
 
 fn is_refused_for_their_number<T>(outcome: &Result<T, ConnectError>) -> bool {
@@ -126,10 +105,10 @@ fn is_refused_for_their_number<T>(outcome: &Result<T, ConnectError>) -> bool {
 #[test]
 fn a_slow_end_of_a_link_delays_no_other() {
     for export in ["/ends", "/drops"] {
-        let host = SlowHost::new(ListenOptions::default());
+        let host = slow_host(ListenOptions::default());
         let (other, other_control_socket) = host.try_link("/quick").expect("a link");
         drop(host.try_link(export).expect("a link"));
-        until("its session notices the end", || host.slow.gate.came() == 1);
+        until("its session notices the end", || host.service.gate.came() == 1);
         // On a thread of its own, so that the test fails instead of blocking.
         let (done, answer) = mpsc::channel();
         let host = Arc::new(host);
@@ -142,7 +121,7 @@ fn a_slow_end_of_a_link_delays_no_other() {
             let _ = done.send((guests, works(&new.0)));
         });
         let outcome = answer.recv_timeout(PATIENCE / 3);
-        host.slow.gate.open();
+        host.service.gate.open();
         assert_eq!(outcome, Ok((1, true)), "{export} holds up the others");
         assert!(other.is_lost());
     }
@@ -151,7 +130,7 @@ fn a_slow_end_of_a_link_delays_no_other() {
 #[test]
 fn link_limit_holds_for_concurrent_hellos() {
     let links_max = 8;
-    let host = Arc::new(SlowHost::new(ListenOptions { links_max, ..ListenOptions::default() }));
+    let host = Arc::new(slow_host(ListenOptions { links_max, ..ListenOptions::default() }));
     let (sender, outcomes): (Sender<_>, Receiver<_>) = mpsc::channel();
     for _ in 0..6 {
         let (host, sender) = (Arc::clone(&host), sender.clone());
@@ -161,8 +140,8 @@ fn link_limit_holds_for_concurrent_hellos() {
     }
     // One user may have a quarter of all; further ones are refused while the first are still being opened.
     let refused: Vec<_> = (0..4).map(|_| outcomes.recv_timeout(PATIENCE / 3)).collect();
-    let opening = host.slow.gate.came();
-    host.slow.gate.open();
+    let opening = host.service.gate.came();
+    host.service.gate.open();
     assert!(
         refused.iter().all(|outcome| outcome.as_ref().is_ok_and(is_refused_for_their_number)),
         "{refused:?}"
@@ -179,11 +158,11 @@ fn link_limit_holds_for_concurrent_hellos() {
 /// the time gets no more of them.
 #[test]
 fn a_link_that_is_ending_keeps_its_permit() {
-    let host = SlowHost::new(ListenOptions { links_max: 4, ..ListenOptions::default() });
+    let host = slow_host(ListenOptions { links_max: 4, ..ListenOptions::default() });
     drop(host.try_link("/drops").expect("a link"));
-    until("its session is being dropped", || host.slow.gate.came() == 1);
+    until("its session is being dropped", || host.service.gate.came() == 1);
     let early = host.try_link("/quick").map(drop);
-    host.slow.gate.open();
+    host.service.gate.open();
     assert!(is_refused_for_their_number(&early), "{early:?}");
     until("a permit is free again", || host.try_link("/quick").is_ok());
 }
@@ -191,10 +170,10 @@ fn a_link_that_is_ending_keeps_its_permit() {
 /// Requests in progress retain the memory of their link, which both sides still have.
 #[test]
 fn a_link_with_requests_under_way_keeps_its_permit() {
-    let host = SlowHost::new(ListenOptions { links_max: 4, ..ListenOptions::default() });
+    let host = slow_host(ListenOptions { links_max: 4, ..ListenOptions::default() });
     let (line, control_socket) = host.try_link("/answers").expect("a link");
     let call = line.call(3, [5; 48], |_| {});
-    until("it is asked", || host.slow.gate.came() == 1);
+    until("it is asked", || host.service.gate.came() == 1);
     drop((call, line, control_socket));
     until("its client is gone", || host.listener.guests().is_empty());
     // Often enough for an early return of the permit to show.
@@ -203,14 +182,15 @@ fn a_link_with_requests_under_way_keeps_its_permit() {
         assert!(is_refused_for_their_number(&early), "{early:?}");
         thread::sleep(Duration::from_millis(10));
     }
-    host.slow.gate.open();
+    host.service.gate.open();
     until("a permit is free again", || host.try_link("/quick").is_ok());
 }
 
 #[test]
 fn dropped_listener_waits_for_ending_links() {
     for export in ["/ends", "/drops"] {
-        let SlowHost { slow, listener, watcher, path, _dir } = SlowHost::new(ListenOptions::default());
+        let TestHost { service: slow, listener, watcher, path, dir: _dir } =
+            slow_host(ListenOptions::default());
         let connection = connect(&path, &TestHost::options(export)).expect("a link");
         let (_line, _control_socket) = connection.start(&watcher, "link", Mode::Event).expect("a line");
         let (done, ended) = mpsc::channel();
@@ -229,7 +209,7 @@ fn dropped_listener_waits_for_ending_links() {
 
 #[test]
 fn dropped_listener_waits_for_opening_links() {
-    let SlowHost { slow, listener, path, _dir, .. } = SlowHost::new(ListenOptions::default());
+    let TestHost { service: slow, listener, path, dir: _dir, .. } = slow_host(ListenOptions::default());
     let asking = thread::spawn({
         let path = path.clone();
         move || is_linked(&path)
@@ -237,10 +217,10 @@ fn dropped_listener_waits_for_opening_links() {
     until("an export is being opened", || slow.gate.came() == 1);
     let (done, ended) = mpsc::channel();
     thread::spawn({
-        let opened = Arc::clone(&slow.opened);
+        let slow = slow.clone();
         move || {
             drop(listener);
-            let _ = done.send(opened.load(Ordering::SeqCst));
+            let _ = done.send(slow.opened.load(Ordering::SeqCst));
         }
     });
     // Long enough for a missing wait to show.

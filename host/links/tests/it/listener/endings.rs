@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use tombolo_host_links::EndReason;
 use tombolo_host_links::listen::ListenOptions;
 
-use crate::listener::common::{TestHost, until, works};
+use crate::listener::common::{TestHost, found, until, works};
 
 const CHILD: &str = "LINK_DOOR_SOCKET";
 
@@ -88,12 +88,7 @@ fn socket_end_without_goodbye_is_death() {
                 .expect("a link by way of another")
         });
         // Completes the handshake, and dies.
-        let mut accepted = None;
-        until("a connection", || {
-            accepted = tombolo_sys::packet::accept(&listener).ok();
-            accepted.is_some()
-        });
-        let ours = accepted.expect("accepted");
+        let ours = found("a connection", || tombolo_sys::packet::accept(&listener).ok());
         let theirs = tombolo_sys::packet::connect(&host.path).expect("the server");
         hand_on(&ours, &theirs);
         hand_on(&theirs, &ours);
@@ -111,12 +106,7 @@ fn socket_end_without_goodbye_is_death() {
 fn hand_on(from: &std::os::fd::OwnedFd, to: &std::os::fd::OwnedFd) {
     use std::os::fd::AsFd;
     let mut buffer = [0; 1024];
-    let mut packet = None;
-    until("a message", || {
-        packet = tombolo_sys::packet::receive(from, &mut buffer).ok();
-        packet.is_some()
-    });
-    let packet = packet.expect("received");
+    let packet = found("a message", || tombolo_sys::packet::receive(from, &mut buffer).ok());
     let descriptors: Vec<_> = packet.descriptors.iter().map(AsFd::as_fd).collect();
     tombolo_sys::packet::send(to, &buffer[..packet.len], &descriptors).expect("send");
 }

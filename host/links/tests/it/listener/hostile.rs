@@ -11,7 +11,7 @@ use tombolo_shm::region::sealed::Sealed;
 use tombolo_sys::memfd::{self, Seals};
 use tombolo_sys::{Errno, packet};
 
-use crate::listener::common::{TestHost, until, works};
+use crate::listener::common::{TestHost, found, until, works};
 
 const BYTES: u64 = 1 << 20;
 
@@ -26,16 +26,12 @@ fn hello() -> Hello {
 /// Returns the server's answer; `None` if it just closes the socket.
 fn answer(socket: &OwnedFd) -> Option<Refused> {
     let mut buffer = [0; MESSAGE_BYTES_MAX];
-    let mut len = None;
-    until("an answer", || match packet::receive(socket, &mut buffer) {
-        Ok(packet) => {
-            len = Some(packet.len);
-            true
-        }
-        Err(Errno::AGAIN | Errno::CONNRESET) => false,
+    let len = found("an answer", || match packet::receive(socket, &mut buffer) {
+        Ok(packet) => Some(packet.len),
+        Err(Errno::AGAIN | Errno::CONNRESET) => None,
         Err(error) => panic!("{error}"),
     });
-    match Message::decode(&buffer[..len.expect("received")]) {
+    match Message::decode(&buffer[..len]) {
         Ok(Message::Refused(refused)) => Some(refused),
         Ok(other) => panic!("{other:?}"),
         Err(_) => None,
@@ -44,12 +40,7 @@ fn answer(socket: &OwnedFd) -> Option<Refused> {
 
 /// Connects once the server has accepted some of the earlier connections.
 fn knock(host: &TestHost) -> OwnedFd {
-    let mut socket = None;
-    until("a place in the queue", || {
-        socket = packet::connect(&host.path).ok();
-        socket.is_some()
-    });
-    socket.expect("connected")
+    found("a place in the queue", || packet::connect(&host.path).ok())
 }
 
 fn refused(host: &TestHost, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Option<RefusalCode> {

@@ -4,7 +4,7 @@ use tombolo_host_links::connect::{ConnectError, ConnectOptions, connect};
 use tombolo_host_links::listen::ListenOptions;
 use tombolo_shm::link::{Features, Health, Layout, Limits, Protocol, RefusalCode};
 
-use crate::listener::common::{PATIENCE, TestHost, until, works};
+use crate::listener::common::{TestHost, until, works};
 
 #[test]
 fn a_link_is_made_and_carries_requests() {
@@ -12,7 +12,7 @@ fn a_link_is_made_and_carries_requests() {
     let (line, _control_socket) = host.link();
     assert!(works(&line));
     assert!(line.features().contains(Features::QUIET));
-    let peer = host.opened.lock().expect("unpoisoned").recv_timeout(PATIENCE).expect("opened");
+    let peer = host.service.opened.lock().unwrap().pop_front().expect("opened");
     assert_eq!((peer.export.as_str(), peer.client.0), ("/src", [7; 16]));
     assert_eq!(peer.credentials.expect("a process").process.pid, std::process::id());
     assert_eq!(&*peer.label, format!("test:{}", std::process::id()));

@@ -2,13 +2,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tombolo_host_links::client::{Call, Line};
 use tombolo_host_links::connect::{ConnectOptions, connect};
 use tombolo_host_links::control_socket::{ControlSocket, Watcher};
-use tombolo_host_links::listen::{LinkListener, ListenOptions};
-use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
+use tombolo_host_links::listen::ListenOptions;
+use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_host_links::{EndReason, ProtocolError};
 use tombolo_mem::Source;
 use tombolo_shm::address::{Domain, GlobalAddress};
@@ -22,21 +22,16 @@ use tombolo_sys::memfd;
 use tombolo_sys::packet::{self, Packet};
 use tombolo_sys::{Errno, creds};
 
-use crate::listener::common::{TestHost, until, works};
+use crate::listener::common::{TestHost, found, until, works};
 
 /// Returns the next message on a socket with its descriptors, or `None` at its end.
 fn next(socket: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
     let mut buffer = [0; MESSAGE_BYTES_MAX];
-    let mut received = None;
-    until("a message", || match packet::receive(socket, &mut buffer) {
-        Err(Errno::AGAIN | Errno::CONNRESET) => false,
+    let Packet { len, descriptors, .. } = found("a message", || match packet::receive(socket, &mut buffer) {
+        Err(Errno::AGAIN | Errno::CONNRESET) => None,
         Err(error) => panic!("{error}"),
-        Ok(packet) => {
-            received = Some(packet);
-            true
-        }
+        Ok(packet) => Some(packet),
     });
-    let Packet { len, descriptors, .. } = received.expect("received");
     let message = (len > 0).then(|| Message::decode(&buffer[..len]).expect("a message"))?;
     Some((message, descriptors.into_iter().collect()))
 }
@@ -48,26 +43,24 @@ fn say(socket: &OwnedFd, message: &Message, descriptors: &[BorrowedFd<'_>]) {
 /// The domain between: it retains the memory of the program's requests, and has a link to a server played by
 /// the test.
 struct Middle {
-    held: Arc<Mutex<Vec<(Source, Responder)>>>,
+    host: TestHost<Keep>,
     program: Line,
     /// Dropping it ends the program's link.
     control_socket: ControlSocket,
     call: Option<Call>,
-    listener: LinkListener,
     line: Line,
     _line_control_socket: ControlSocket,
     /// The server's end.
     server: OwnedFd,
-    _watcher: Watcher,
-    _dir: tempfile::TempDir,
 }
 
 /// A session that retains requests of kind 1, which refer to bulk memory, and echoes all others.
+#[derive(Clone, Default)]
 struct Keep(Arc<Mutex<Vec<(Source, Responder)>>>);
 
 impl Service for Keep {
     fn open(&self, _: &Peer) -> Result<Arc<dyn Session>, Refusal> {
-        Ok(Arc::new(Keep(self.0.clone())))
+        Ok(Arc::new(self.clone()))
     }
 }
 
@@ -84,33 +77,21 @@ impl Session for Keep {
     }
 }
 
-fn connected(path: &Path, watcher: &Watcher, offered: Features) -> (Line, ControlSocket) {
-    let mut options = ConnectOptions::new("", "test", Incarnation([7; 16])).expect("options");
-    options.offered = offered;
+fn connected(path: &Path, watcher: &Watcher) -> (Line, ControlSocket) {
+    let offered = Features::FORWARDED_REGIONS | Features::REGION_FORWARDING;
+    let options = ConnectOptions { offered, ..TestHost::options("") };
     connect(path, &options).expect("a link").start(watcher, "link", Mode::Event).expect("a line")
 }
 
-const BOTH: fn() -> Features = || Features::FORWARDED_REGIONS | Features::REGION_FORWARDING;
-
 impl Middle {
     fn new() -> Middle {
-        let dir = tempfile::tempdir().expect("a directory");
-        let watcher = Watcher::start().expect("a watcher");
-        let held = Arc::<Mutex<Vec<_>>>::default();
-        let server = Arc::new(Server::new(Arc::new(Keep(held.clone()))));
-        let listener = LinkListener::start(&dir.path().join("middle"), server, ListenOptions::default());
-        let listener = listener.expect("a listener");
-        let (program, control_socket) = connected(listener.path(), &watcher, BOTH());
-        let path = dir.path().join("last");
+        let host = TestHost::of(Keep::default(), ListenOptions::default());
+        let (program, control_socket) = connected(&host.path, &host.watcher);
+        let path = host.dir.path().join("last");
         let door = packet::listen(&path, 0o600, 8).expect("a socket");
-        let (server, (line, line_control_socket)) = std::thread::scope(|scope| {
+        let (server, (line, _line_control_socket)) = std::thread::scope(|scope| {
             let server = scope.spawn(|| {
-                let mut socket = None;
-                until("a client", || {
-                    socket = packet::accept(&door).ok();
-                    socket.is_some()
-                });
-                let socket = socket.expect("accepted");
+                let socket = found("a client", || packet::accept(&door).ok());
                 let Some((Message::Hello(hello), _)) = next(&socket) else { panic!("no hello") };
                 let agreed =
                     Limits::default().agree(&hello, Epoch::FIRST, Incarnation([3; 16])).expect("agreed");
@@ -118,22 +99,14 @@ impl Middle {
                 say(&socket, &Message::Welcome(agreed.welcome()), &[memory.as_fd()]);
                 socket
             });
-            let line = connected(&path, &watcher, BOTH());
+            let line = connected(&path, &host.watcher);
             (server.join().expect("no panic"), line)
         });
-        let (call, _line_control_socket, _watcher, _dir) = (None, line_control_socket, watcher, dir);
-        Middle {
-            held,
-            program,
-            control_socket,
-            call,
-            listener,
-            line,
-            _line_control_socket,
-            server,
-            _watcher,
-            _dir,
-        }
+        Middle { host, program, control_socket, call: None, line, _line_control_socket, server }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Vec<(Source, Responder)>> {
+        self.host.service.0.lock().expect("unpoisoned")
     }
 
     /// Returns memory that the program refers to and the domain between retains.
@@ -144,8 +117,7 @@ impl Middle {
         let mut body = [0; 48];
         body[..8].copy_from_slice(&address.bits().to_le_bytes());
         self.call = Some(self.program.call_with(1, body, span.into(), |_| {}));
-        until("the middle has it", || !self.held.lock().expect("unpoisoned").is_empty());
-        self.held.lock().expect("unpoisoned")[0].0.clone()
+        found("the middle has it", || self.held().first().map(|held| held.0.clone()))
     }
 
     /// Returns such memory after the server has registered it.
@@ -182,13 +154,8 @@ fn forwarded_region_exposes_bulk_memory_only() {
     assert!(middle.line.remote_buffer(&source).is_none());
     let answer = RegionForwarded { domain: forwarded.domain, is_known: true };
     say(&middle.server, &Message::RegionForwarded(answer), &[]);
-    let mut found = None;
-    until("it is known", || {
-        found = middle.line.remote_buffer(&source);
-        found.is_some()
-    });
-    let found = found.expect("known");
-    let [(address, 4096)] = found.parts[..] else { panic!("{found:?}") };
+    let remote = found("it is known", || middle.line.remote_buffer(&source));
+    let [(address, 4096)] = remote.parts[..] else { panic!("{remote:?}") };
     assert_eq!(address.domain(), forwarded.domain);
     assert!(forwarded.nameable.contains(&address.offset()), "{address:?}");
     let mut bytes = [0; 13];
@@ -198,10 +165,11 @@ fn forwarded_region_exposes_bulk_memory_only() {
     // Other memory has no name on the server.
     assert!(middle.line.remote_buffer(&Source::from(vec![0; 4096])).is_none());
     // The program's memory is dropped with it, once it is not in use.
-    drop((source, middle.call.take(), middle.held.lock().expect("unpoisoned").drain(..).count()));
+    drop((source, middle.call.take()));
+    middle.held().clear();
     middle.control_socket.leave();
-    until("the program's link is gone", || middle.listener.guests().is_empty());
-    drop(found);
+    until("the program's link is gone", || middle.host.listener.guests().is_empty());
+    drop(remote);
     let withdraw = Message::Withdraw(Withdraw { domain: forwarded.domain });
     assert_eq!(next(&middle.server).map(|(message, _)| message), Some(withdraw));
 }

@@ -1,11 +1,13 @@
 //! Links over a file that both sides can write.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_host_links::EndReason;
+use tombolo_host_links::bell::BellSource;
 use tombolo_host_links::client::Line;
+use tombolo_host_links::connect::ConnectOptions;
 use tombolo_host_links::rendezvous::{JoinError, MemoryListener, MemoryWatcher, join};
 use tombolo_host_links::server::Server;
 use tombolo_host_links::shared_memory::{MemoryError, MemoryLocation, SharedMemory};
@@ -13,29 +15,37 @@ use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Features, Limits, PageError, RefusalCode};
 use tombolo_shm::region::RegionError;
 
-use crate::listener::common::{Echo, TestHost, until, works};
+use crate::listener::common::{Echo, PATIENCE, TestHost, found, until, works};
 
 const BYTES: u64 = 1 << 20;
 
-fn listen(path: &Path) -> MemoryListener {
+pub fn listen_with(path: &Path, bell: Option<Arc<BellSource>>, mode: Mode) -> (MemoryListener, Arc<Server>) {
     let memory = SharedMemory::to_serve(&MemoryLocation::File(path.into()), Some(BYTES)).expect("memory");
-    let (opened, closed) = (mpsc::channel().0, mpsc::channel().0);
-    let server = Arc::new(Server::new(Arc::new(Echo { opened, closed })));
-    MemoryListener::start(memory, server, Limits::default(), Mode::Adaptive, "guest").expect("a listener")
+    let server = Arc::new(Server::new(Arc::new(Echo::default())));
+    let memory = memory.with_bell(bell);
+    let listener = MemoryListener::start(memory, server.clone(), Limits::default(), mode, "guest");
+    (listener.expect("a listener"), server)
+}
+
+fn listen(path: &Path) -> MemoryListener {
+    listen_with(path, None, Mode::Adaptive).0
 }
 
 fn try_join(path: &Path, export: &str, timeout: Duration) -> Result<(Line, MemoryWatcher), JoinError> {
     let memory = SharedMemory::to_use(&MemoryLocation::File(path.into())).expect("memory");
-    let mut options = TestHost::options(export);
-    options.timeout = timeout;
-    join(memory, &options, "link", Mode::Adaptive)
+    join(memory, &ConnectOptions { timeout, ..TestHost::options(export) }, "link", Mode::Adaptive)
+}
+
+pub fn joined_with(path: &Path, bell: Option<Arc<BellSource>>, mode: Mode) -> (Line, MemoryWatcher) {
+    let page = MemoryLocation::File(path.into());
+    // The server's thread writes the page.
+    let memory = found("a page", || SharedMemory::to_use(&page).ok()).with_bell(bell);
+    let options = ConnectOptions { timeout: PATIENCE, ..TestHost::options("/src") };
+    join(memory, &options, "link", mode).expect("a link")
 }
 
 fn joined(path: &Path) -> (Line, MemoryWatcher) {
-    let page = MemoryLocation::File(path.into());
-    // The server's thread writes the page.
-    until("a page", || SharedMemory::to_use(&page).is_ok());
-    try_join(path, "/src", Duration::from_secs(30)).expect("a link")
+    joined_with(path, None, Mode::Adaptive)
 }
 
 fn place() -> (tempfile::TempDir, PathBuf) {
@@ -76,7 +86,7 @@ fn a_refusal_is_read_and_the_next_is_heard() {
     let (_dir, path) = place();
     let _listener = listen(&path);
     drop(joined(&path));
-    let none = try_join(&path, "/none", Duration::from_secs(30)).map(drop);
+    let none = try_join(&path, "/none", PATIENCE).map(drop);
     assert!(
         matches!(&none, Err(JoinError::Refused(refused)) if refused.code == RefusalCode::NoExport),
         "{none:?}"
@@ -106,8 +116,7 @@ fn device_length_is_read_from_page() {
     let _listener = listen(&path);
     drop(joined(&path));
     let memory = SharedMemory::to_use(&MemoryLocation::Mmapper(path)).expect("memory");
-    let mut options = TestHost::options("/src");
-    options.timeout = Duration::from_secs(30);
+    let options = ConnectOptions { timeout: PATIENCE, ..TestHost::options("/src") };
     let (line, _control_socket) = join(memory, &options, "link", Mode::Adaptive).expect("a link");
     assert!(works(&line));
 }

@@ -7,7 +7,7 @@ use tombolo_host_links::client::Line;
 use tombolo_host_runtime::task;
 use tombolo_shm::address::BaseTable;
 use tombolo_shm::doorbell::Mode;
-use tombolo_shm::link::DoorbellKind;
+use tombolo_shm::link::{DoorbellKind, Ends};
 
 use crate::requests::test_host::{ECHO, LATER, TestHost, body, frame, layout, sealed_ends, silent_ends};
 
@@ -27,27 +27,6 @@ fn each_call_gets_its_own_answer_in_every_mode() {
             }
             let counts = host.line.counts();
             assert_eq!((counts.calls, counts.answers, counts.in_flight), (200, 200, 0));
-        }
-    }
-}
-
-#[test]
-fn calls_work_in_mapped_memory_and_without_a_doorbell() {
-    for mode in MODES {
-        for ends in [sealed_ends(layout(8)), silent_ends(layout(8))] {
-            let doorbell = ends.0.doorbell;
-            let host = TestHost::over(ends, mode, Mode::Adaptive);
-            let answerers = host.session.later.start(1);
-            std::thread::scope(|scope| {
-                for thread in 0..3 {
-                    let line = &host.line;
-                    scope.spawn(move || run(line, thread, 60, &[ECHO, LATER]));
-                }
-            });
-            host.session.later.stop();
-            answerers.into_iter().for_each(|thread| thread.join().expect("no panic"));
-            assert_eq!(host.server.counts().requests, 180);
-            assert!(doorbell == DoorbellKind::Futex || host.line.counts().rings == 0);
         }
     }
 }
@@ -79,21 +58,26 @@ fn run(line: &Line, thread: u64, calls: u64, kinds: &[u32]) {
     }
 }
 
+/// In private memory, in mapped memory, and without a doorbell.
 #[test]
 fn many_threads_with_answers_out_of_order() {
     for mode in MODES {
-        let host = TestHost::new(16, mode, Mode::Adaptive);
-        let answerers = host.session.later.start(2);
-        std::thread::scope(|scope| {
-            for thread in 0..8 {
-                let line = &host.line;
-                scope.spawn(move || run(line, thread, 400, &[ECHO, LATER, LATER]));
-            }
-        });
-        host.session.later.stop();
-        answerers.into_iter().for_each(|thread| thread.join().expect("no panic"));
-        assert_eq!(host.line.counts().in_flight, 0);
-        assert_eq!(host.server.counts().requests, 8 * 400);
+        let all =
+            [(Ends::in_memory(layout(16)), 400), (sealed_ends(layout(8)), 60), (silent_ends(layout(8)), 60)];
+        for (ends, calls) in all {
+            let doorbell = ends.0.doorbell;
+            let host = TestHost::over(ends, mode, Mode::Adaptive);
+            let _answerers = host.session.later.start(2);
+            std::thread::scope(|scope| {
+                for thread in 0..8 {
+                    let line = &host.line;
+                    scope.spawn(move || run(line, thread, calls, &[ECHO, LATER, LATER]));
+                }
+            });
+            assert_eq!(host.line.counts().in_flight, 0);
+            assert_eq!(host.server.counts().requests, 8 * calls);
+            assert!(doorbell == DoorbellKind::Futex || host.line.counts().rings == 0);
+        }
     }
 }
 
@@ -101,7 +85,7 @@ fn many_threads_with_answers_out_of_order() {
 fn futures_are_woken_by_the_receiving_thread() {
     for mode in MODES {
         let host = TestHost::new(8, mode, Mode::Event);
-        let answerers = host.session.later.start(1);
+        let _answerers = host.session.later.start(1);
         let (done, all) = (Arc::new(AtomicUsize::new(0)), 3_000);
         let (sender, receiver) = std::sync::mpsc::channel();
         for number in 0..all {
@@ -115,7 +99,5 @@ fn futures_are_woken_by_the_receiving_thread() {
             });
         }
         receiver.recv_timeout(std::time::Duration::from_secs(60)).expect("all are answered");
-        host.session.later.stop();
-        answerers.into_iter().for_each(|thread| thread.join().expect("no panic"));
     }
 }

@@ -8,7 +8,7 @@ use tombolo_shm::doorbell::{Mode, Ringer};
 use tombolo_shm::link::{Ends, Role};
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
-use crate::requests::test_host::{ECHO, TestHost, body, eventually, layout, shaky_ends};
+use crate::requests::test_host::{ECHO, TestHost, body, eventually, found, layout, shaky_ends};
 
 const SLOTS: u32 = 8;
 
@@ -36,12 +36,7 @@ impl HostileServer {
     }
 
     fn next(&mut self) -> Message {
-        let mut request = None;
-        eventually("a request", || {
-            request = self.requests.pop();
-            request.is_some()
-        });
-        request.expect("a request")
+        found("a request", || self.requests.pop())
     }
 
     fn answer(&mut self, id: u32, frame_len: u32) {

@@ -121,7 +121,7 @@ proptest! {
         answerers in 1usize..3,
     ) {
         let host = TestHost::new(8, mode, Mode::Adaptive);
-        let answering = host.session.later.start(answerers);
+        let _answerers = host.session.later.start(answerers);
         let spawned = Arc::new(AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for (thread, calls) in threads.iter().enumerate() {
@@ -163,8 +163,6 @@ proptest! {
             host.line.call(ECHO, body(0), |_| {}).wait().expect("an answer");
             host.line.counts().in_flight == 0
         });
-        host.session.later.stop();
-        answering.into_iter().for_each(|thread| thread.join().expect("no panic"));
         prop_assert!(!host.line.is_lost());
         let counts = host.line.counts();
         prop_assert_eq!((counts.calls, counts.queued), (counts.answers, 0));

@@ -11,7 +11,7 @@ use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{DoorbellKind, Ends, Extent, Incarnation, Layout, Role};
 use tombolo_shm::region::sealed::{Sealed, map_peer};
 
-pub use crate::listener::common::until as eventually;
+pub use crate::wait::{found, until as eventually};
 
 /// Answered at once.
 pub const ECHO: u32 = 1;
@@ -85,7 +85,7 @@ impl Later {
     }
 
     /// Starts the threads.
-    pub fn start(self: &Arc<Self>, threads: usize) -> Vec<JoinHandle<()>> {
+    pub fn start(self: &Arc<Self>, threads: usize) -> Answerers {
         let run = |later: Arc<Self>| {
             move || {
                 let mut queue = later.queue.lock().unwrap();
@@ -102,12 +102,22 @@ impl Later {
                 }
             }
         };
-        (0..threads).map(|_| std::thread::spawn(run(self.clone()))).collect()
+        let threads = (0..threads).map(|_| std::thread::spawn(run(self.clone()))).collect();
+        Answerers { later: self.clone(), threads }
     }
+}
 
-    pub fn stop(&self) {
-        self.queue.lock().unwrap().1 = true;
-        self.changed.notify_all();
+/// The threads of a [`Later`], which are stopped when this is dropped.
+pub struct Answerers {
+    later: Arc<Later>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Answerers {
+    fn drop(&mut self) {
+        self.later.queue.lock().unwrap().1 = true;
+        self.later.changed.notify_all();
+        self.threads.drain(..).for_each(|thread| thread.join().expect("no panic"));
     }
 }
 
