@@ -1,7 +1,9 @@
 //! Device under test, and its server.
 
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::borrow::Cow;
-use std::os::unix::net::UnixListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -170,23 +172,61 @@ impl TestHost {
         Guest { driver, queues }
     }
 
+    /// Connects without memory or queues.
+    pub fn connect(&self) -> Driver {
+        Driver::open(UnixStream::connect(&self.socket).unwrap(), DriverSettings::default()).unwrap()
+    }
+
+    /// Connects with memory, and with an in-flight area if `keeps_requests`.
+    pub fn driver(&self, keeps_requests: bool) -> Driver {
+        let mut driver = self.connect();
+        driver.share_memory().unwrap();
+        if keeps_requests {
+            driver.keep_requests(8192).unwrap();
+        }
+        driver
+    }
+
     /// Answers the first held request, as soon as there is one.
     pub fn release_one(&self) {
-        let deadline = Instant::now() + TIMEOUT;
-        while Instant::now() < deadline {
-            let mut held = self.counts.held.lock().unwrap();
-            if !held.is_empty() {
-                return echo(held.remove(0));
-            }
-            drop(held);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        panic!("nothing is kept");
+        assert!(eventually(|| !self.counts.held.lock().unwrap().is_empty()), "nothing is kept");
+        echo(self.counts.held.lock().unwrap().remove(0));
     }
 
     pub fn handled(&self) -> usize {
         self.counts.handled.load(Ordering::SeqCst)
     }
+
+    /// Waits until the devices have seen as many requests.
+    pub fn wait_handled(&self, count: usize) {
+        assert!(eventually(|| self.handled() >= count), "{} requests of {count}", self.handled());
+        assert_eq!(self.handled(), count);
+    }
+}
+
+/// Waits until a condition holds. Returns `false` after a time-out.
+pub fn eventually(holds: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + TIMEOUT;
+    while !holds() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+pub fn memfd(len: u64) -> OwnedFd {
+    let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, len).unwrap();
+    file
+}
+
+/// Sends a request of one byte from its own buffers; returns its chain.
+pub fn send(queue: &mut DriverQueue, kind: u8) -> u16 {
+    let (request, answer) = (queue.alloc(8).unwrap(), queue.alloc(8).unwrap());
+    queue.write(request, &[kind]);
+    queue.submit(&[request.first(1).readable(), answer.writable()]).unwrap()
 }
 
 pub struct Guest {

@@ -1,7 +1,7 @@
 //! Live migration: writes to guest memory are marked in the log shared by the front end.
 
-use crate::device::{Client, ECHO, Guest, HOLD, RELEASE, TIMEOUT, TestHost};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use crate::device::{Client, ECHO, Guest, HOLD, RELEASE, TIMEOUT, TestHost, memfd};
+use rustix::fs::ftruncate;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -113,9 +113,7 @@ fn returned_chain_is_marked_in_the_current_log() {
         answer
     };
     let held = [hold(&mut guest.queues[0]), hold(&mut guest.queues[0])];
-    while host.handled() < 2 {
-        std::thread::yield_now();
-    }
+    host.wait_handled(2);
     guest.driver.share_log().unwrap();
     set_logging(&mut guest, true);
     guest.driver.share_log().unwrap();
@@ -188,12 +186,6 @@ fn copying_by_dirty_log_yields_guest_memory() {
         driver.restart_queue(0, base, &client.queue).unwrap();
         assert!(client.echoes());
     }
-}
-
-fn memfd(len: u64) -> OwnedFd {
-    let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
-    ftruncate(&file, len).unwrap();
-    file
 }
 
 #[test]

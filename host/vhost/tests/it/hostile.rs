@@ -1,8 +1,8 @@
 //! Protocol violations in virtqueues. Each stops its queue; the device sees nothing of it, the guest's other
 //! queue and other guests continue, and a reset makes the queue usable again.
 
-use crate::device::{Client, Guest, HOLD, TIMEOUT, TestHost};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use crate::device::{Client, Guest, HOLD, TIMEOUT, TestHost, memfd};
+use rustix::fs::ftruncate;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use tombolo_vhost_driver::{
@@ -175,9 +175,7 @@ fn repeated_chain_is_bounded_by_queue_size() {
     for offered in 1..=usize::from(SIZE) {
         client.queue.offer(0).unwrap();
         client.queue.kick_always();
-        while host.handled() < offered {
-            std::thread::yield_now();
-        }
+        host.wait_handled(offered);
     }
     assert!(!client.queue.wait_broken(Duration::from_millis(50)));
     client.queue.offer(0).unwrap();
@@ -229,8 +227,7 @@ fn truncated_buffers_stop_only_that_queue() {
     let host = TestHost::new();
     let settings = DriverSettings::default();
     let (mut hostile, mut honest) = (host.guest(settings), host.guest(settings));
-    let buffers = memfd_create("buffers", MemfdFlags::CLOEXEC).unwrap();
-    ftruncate(&buffers, 1 << 20).unwrap();
+    let buffers = memfd(1 << 20);
     let (guest_address, user_address) = (GUEST_BASE + (1 << 30), USER_BASE + (1 << 30));
     let entry = MemoryEntry { guest_address, size: 1 << 20, user_address, file_offset: 0 };
     hostile.driver.front.change_memory(request::ADD_MEM_REG, entry, &[buffers.as_fd()]).unwrap();
@@ -250,9 +247,7 @@ fn replaced_memory_stays_until_request_ends() {
     let host = TestHost::new();
     let mut guest = host.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
     guest.queues[0].send(&[HOLD]);
-    while host.handled() < 1 {
-        std::thread::yield_now();
-    }
+    host.wait_handled(1);
     let entry = guest.driver.memory_table()[0];
     guest.driver.front.change_memory(request::REM_MEM_REG, entry, &[]).unwrap();
     for client in &mut guest.queues {

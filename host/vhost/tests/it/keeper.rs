@@ -1,6 +1,6 @@
 //! Successive servers of a front end that cannot reconnect and does not support in-flight tracking.
 
-use crate::device::{Client, Counts, Echo, HOLD, RELEASE, TIMEOUT};
+use crate::device::{Client, Counts, Echo, HOLD, RELEASE, eventually, send};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 use tombolo_host_vhost::keeper::{Keeper, Place, Servers, Settings as KeeperSettings};
 use tombolo_host_vhost::{Device, Server, Settings};
@@ -51,6 +51,14 @@ impl Kept {
         kept
     }
 
+    /// Returns a keeper with a guest.
+    fn in_use(repeats: bool) -> (Kept, Driver, Client) {
+        let kept = Kept::new(repeats);
+        let mut driver = kept.driver();
+        let client = Client::new(driver.start_queue(0, 0).unwrap());
+        (kept, driver, client)
+    }
+
     fn start(&mut self) {
         let (counts, repeats) = (self.counts.clone(), self.repeats);
         let make = move |_guest| Ok(Arc::new(Echo::counted(counts.clone(), repeats)) as Arc<dyn Device>);
@@ -82,33 +90,20 @@ impl Kept {
     }
 
     fn handles(&self, count: usize) -> bool {
-        let deadline = Instant::now() + TIMEOUT;
-        while Instant::now() < deadline && self.handled() < count {
-            thread::sleep(Duration::from_millis(1));
-        }
-        self.handled() == count
+        eventually(|| self.handled() >= count) && self.handled() == count
     }
-}
-
-/// Sends a request of one byte.
-fn send(client: &mut Client, kind: u8) -> u16 {
-    let (request, answer) = (client.queue.alloc(8).unwrap(), client.queue.alloc(8).unwrap());
-    client.queue.write(request, &[kind]);
-    client.queue.submit(&[request.first(1).readable(), answer.writable()]).unwrap()
 }
 
 #[test]
 fn next_server_answers_requests_of_killed_one_once() {
-    let mut kept = Kept::new(true);
-    let mut driver = kept.driver();
-    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
+    let (mut kept, _driver, mut client) = Kept::in_use(true);
     assert!(client.echoes());
     for round in 1..=5 {
-        let held = [send(&mut client, HOLD), send(&mut client, HOLD)];
+        let held = [send(&mut client.queue, HOLD), send(&mut client.queue, HOLD)];
         assert!(kept.handles(round * 5 - 2), "{round}: {}", kept.handled());
         kept.replace();
         assert!(kept.handles(round * 5), "{round}: {}", kept.handled());
-        let release = send(&mut client, RELEASE);
+        let release = send(&mut client.queue, RELEASE);
         let answered: Vec<u16> = (0..3).map(|_| client.receive().head).collect();
         // The device answers in reverse order: the requests were repeated in their order.
         assert_eq!(answered, [release, held[1], held[0]]);
@@ -119,9 +114,7 @@ fn next_server_answers_requests_of_killed_one_once() {
 
 #[test]
 fn request_without_server_waits_for_the_next() {
-    let mut kept = Kept::new(true);
-    let mut driver = kept.driver();
-    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
+    let (mut kept, _driver, mut client) = Kept::in_use(true);
     kept.kill();
     let head = client.send(b"echo");
     assert!(client.queue.wait_used(Duration::from_millis(20)).is_err());
@@ -131,9 +124,7 @@ fn request_without_server_waits_for_the_next() {
 
 #[test]
 fn stopped_queue_stays_stopped_with_next_server() {
-    let mut kept = Kept::new(true);
-    let mut driver = kept.driver();
-    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
+    let (mut kept, mut driver, mut client) = Kept::in_use(true);
     assert!(client.echoes() && client.echoes());
     assert_eq!(driver.stop_queue(0).unwrap(), 2);
     kept.replace();
@@ -168,9 +159,7 @@ fn next_server_gets_the_current_memory_regions() {
 
 #[test]
 fn next_server_continues_the_dirty_log() {
-    let mut kept = Kept::new(true);
-    let mut driver = kept.driver();
-    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
+    let (mut kept, mut driver, mut client) = Kept::in_use(true);
     driver.share_log().unwrap();
     driver.set_logging(true, &[&client.queue]).unwrap();
     let answer = client.answer.address;
@@ -234,9 +223,7 @@ fn message_that_killed_a_server_is_repeated_once() {
 
 #[test]
 fn unrepeatable_device_is_not_kept_alive() {
-    let mut kept = Kept::new(false);
-    let mut driver = kept.driver();
-    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
+    let (mut kept, driver, mut client) = Kept::in_use(false);
     assert!(client.echoes());
     kept.replace();
     assert_eq!(driver.front.stream().read(&mut [0]).unwrap(), 0, "cut off");
@@ -296,9 +283,7 @@ fn connection_left_by_dead_server_belongs_to_the_next() {
 
 #[test]
 fn malformed_message_ends_only_its_connection() {
-    let kept = Kept::new(true);
-    let mut driver = kept.driver();
-    let mut client = Client::new(driver.start_queue(0, 0).unwrap());
+    let (kept, _driver, mut client) = Kept::in_use(true);
     let mut bad = UnixStream::connect(&kept.socket).unwrap();
     bad.write_all(&[0xff; 64]).unwrap();
     // Possibly a reset, because it has sent more than was read.

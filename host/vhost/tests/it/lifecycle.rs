@@ -1,22 +1,10 @@
 //! Guests that leave, return and reboot, and servers that stop.
 
-use crate::device::{Client, ECHO, Guest, HOLD, PANIC, RELEASE, SLOW, TIMEOUT, TestHost};
-use std::os::unix::net::UnixStream;
+use crate::device::{Client, ECHO, Guest, HOLD, PANIC, RELEASE, SLOW, TIMEOUT, TestHost, eventually, send};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tombolo_host_vhost::Settings;
-use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, request};
-
-fn eventually(what: impl Fn() -> bool) -> bool {
-    let deadline = Instant::now() + TIMEOUT;
-    while Instant::now() < deadline {
-        if what() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    false
-}
+use tombolo_vhost_driver::{DriverSettings, request};
 
 #[test]
 fn a_guest_leaves_and_the_next_one_is_served() {
@@ -60,9 +48,7 @@ fn queue_stop_waits_boundedly_for_requests() {
     let host = TestHost::with(Settings { drain_timeout: Duration::from_millis(300), ..Settings::default() });
     let mut guest = host.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
     guest.queues[0].send(&[HOLD]);
-    while host.handled() < 1 {
-        std::thread::yield_now();
-    }
+    host.wait_handled(1);
     let start = Instant::now();
     assert_eq!(guest.driver.stop_queue(0).unwrap(), 1);
     let waited = start.elapsed();
@@ -81,9 +67,7 @@ fn queue_stop_ends_with_its_requests() {
     let host = TestHost::with(Settings { drain_timeout: TIMEOUT, ..Settings::default() });
     let mut guest = host.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
     guest.queues[0].send(&[HOLD]);
-    while host.handled() < 1 {
-        std::thread::yield_now();
-    }
+    host.wait_handled(1);
     let start = Instant::now();
     std::thread::scope(|scope| {
         let other = &mut guest.queues[1];
@@ -232,31 +216,20 @@ fn a_device_that_panics_loses_its_queue_only() {
     assert!(guest.queues[1].echoes() && other.echoes());
 }
 
-/// Sends a request of one byte from its own buffers; returns its chain.
-fn send(queue: &mut DriverQueue, kind: u8) -> u16 {
-    let (request, answer) = (queue.alloc(8).unwrap(), queue.alloc(8).unwrap());
-    queue.write(request, &[kind]);
-    queue.submit(&[request.first(1).readable(), answer.writable()]).unwrap()
-}
-
 #[test]
 fn next_server_repeats_only_unanswered_requests() {
-    let settings = DriverSettings::default();
     let first = TestHost::repeating();
-    let stream = UnixStream::connect(&first.socket).unwrap();
-    let mut driver = Driver::open(stream, settings).unwrap();
-    driver.share_memory().unwrap();
-    driver.keep_requests(8192).unwrap();
+    let mut driver = first.driver(true);
     let mut queue = driver.start_queue(0, 0).unwrap();
     let held = [send(&mut queue, HOLD), send(&mut queue, HOLD)];
     let echoed = send(&mut queue, ECHO);
     assert_eq!(queue.wait_used(TIMEOUT).unwrap().head, echoed);
-    assert!(eventually(|| first.handled() == 3));
+    first.wait_handled(3);
     drop(first);
 
     let second = TestHost::repeating();
     driver.go_on_with(&second.socket, &mut [&mut queue]).unwrap();
-    assert!(eventually(|| second.handled() == 2), "{}", second.handled());
+    second.wait_handled(2);
     let release = send(&mut queue, RELEASE);
     let mut answered: Vec<u16> = (0..3).map(|_| queue.wait_used(TIMEOUT).unwrap().head).collect();
     // The device answers in reverse order: the requests were repeated in their order.
@@ -275,10 +248,7 @@ fn next_server_repeats_only_unanswered_requests() {
 #[test]
 fn leftover_requests_are_answered_before_immediate_stop() {
     let first = TestHost::repeating();
-    let stream = UnixStream::connect(&first.socket).unwrap();
-    let mut driver = Driver::open(stream, DriverSettings::default()).unwrap();
-    driver.share_memory().unwrap();
-    driver.keep_requests(8192).unwrap();
+    let mut driver = first.driver(true);
     let mut queue = driver.start_queue(0, 0).unwrap();
     let requests: Vec<_> = (0..6)
         .map(|_| {
@@ -288,7 +258,7 @@ fn leftover_requests_are_answered_before_immediate_stop() {
             request
         })
         .collect();
-    assert!(eventually(|| first.handled() == 6));
+    first.wait_handled(6);
     drop(first);
 
     for request in requests {
@@ -305,15 +275,10 @@ fn leftover_requests_are_answered_before_immediate_stop() {
 fn request_outlasting_stop_is_answered_after_resume() {
     for repeats in [false, true] {
         let host = if repeats { TestHost::repeating() } else { TestHost::new() };
-        let mut driver =
-            Driver::open(UnixStream::connect(&host.socket).unwrap(), DriverSettings::default()).unwrap();
-        driver.share_memory().unwrap();
-        if repeats {
-            driver.keep_requests(8192).unwrap();
-        }
+        let mut driver = host.driver(repeats);
         let mut queue = driver.start_queue(0, 0).unwrap();
         let held = [send(&mut queue, HOLD), send(&mut queue, HOLD)];
-        assert!(eventually(|| host.handled() == 2));
+        host.wait_handled(2);
         assert_eq!(driver.stop_queue(0).unwrap(), 2);
         // One chain is returned while the queue is stopped, the other later.
         host.release_one();
@@ -333,33 +298,30 @@ fn request_outlasting_stop_is_answered_after_resume() {
 #[test]
 fn request_outlasting_reset_is_dropped() {
     let host = TestHost::repeating();
-    let mut driver =
-        Driver::open(UnixStream::connect(&host.socket).unwrap(), DriverSettings::default()).unwrap();
-    driver.share_memory().unwrap();
-    driver.keep_requests(8192).unwrap();
+    let mut driver = host.driver(true);
     let mut queue = driver.start_queue(0, 0).unwrap();
     let echoed = send(&mut queue, ECHO);
     assert_eq!(queue.wait_used(TIMEOUT).unwrap().head, echoed);
     [HOLD, HOLD].into_iter().for_each(|kind| _ = send(&mut queue, kind));
-    assert!(eventually(|| host.handled() == 3));
+    host.wait_handled(3);
     assert_eq!(driver.stop_queue(0).unwrap(), 3);
     let mut queue = driver.start_queue(0, 0).unwrap();
     let echoed = send(&mut queue, ECHO);
     assert_eq!(queue.wait_used(TIMEOUT).unwrap().head, echoed);
     host.release_one();
     let held = send(&mut queue, HOLD);
-    assert!(eventually(|| host.handled() == 5), "{}", host.handled());
+    host.wait_handled(5);
     assert!(queue.try_used().is_none());
     drop(host);
 
     // The next process has the requests under way since.
     let second = TestHost::repeating();
     driver.go_on_with(&second.socket, &mut [&mut queue]).unwrap();
-    assert!(eventually(|| second.handled() == 1));
+    second.wait_handled(1);
     second.release_one();
     assert_eq!(queue.wait_used(TIMEOUT).unwrap().head, held);
     [HOLD, HOLD].into_iter().for_each(|kind| _ = send(&mut queue, kind));
-    assert!(eventually(|| second.handled() == 3));
+    second.wait_handled(3);
     drop(second);
 
     // The guest was reset while there was no server.
@@ -374,19 +336,10 @@ fn request_outlasting_reset_is_dropped() {
 #[test]
 fn short_or_late_in_flight_area_is_refused() {
     let host = TestHost::repeating();
-    let open = || {
-        let stream = UnixStream::connect(&host.socket).unwrap();
-        let mut driver = Driver::open(stream, DriverSettings::default()).unwrap();
-        driver.share_memory().unwrap();
-        driver
-    };
-    assert!(open().keep_requests(64).is_err());
-    let mut late = open();
+    assert!(host.driver(false).keep_requests(64).is_err());
+    let mut late = host.driver(false);
     let _queue = late.start_queue(0, 0).unwrap();
     assert!(late.keep_requests(8192).is_err());
     // In-flight tracking is not offered by devices that cannot repeat requests.
-    let host = TestHost::new();
-    let mut driver =
-        Driver::open(UnixStream::connect(&host.socket).unwrap(), DriverSettings::default()).unwrap();
-    assert!(driver.keep_requests(8192).is_err());
+    assert!(TestHost::new().connect().keep_requests(8192).is_err());
 }

@@ -1,28 +1,15 @@
 //! Front ends that send invalid messages, or disconnect within one.
 
-use crate::device::TestHost;
+use crate::device::{TestHost, eventually, memfd};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use tombolo_vhost_driver::{
-    Driver, DriverSettings, FrontEnd, GUEST_BASE, MemoryEntry, USER_BASE, message, request,
-};
-
-fn memfd(len: u64) -> OwnedFd {
-    let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
-    ftruncate(&file, len).unwrap();
-    file
-}
+use tombolo_vhost_driver::{DriverSettings, FrontEnd, GUEST_BASE, MemoryEntry, USER_BASE, message, request};
 
 fn entry(guest: u64, user: u64, size: u64, file_offset: u64) -> MemoryEntry {
     MemoryEntry { guest_address: GUEST_BASE + guest, size, user_address: USER_BASE + user, file_offset }
-}
-
-fn connect(host: &TestHost) -> Driver {
-    Driver::open(UnixStream::connect(&host.socket).unwrap(), DriverSettings::default()).unwrap()
 }
 
 /// Returns `true` if the server has disconnected.
@@ -53,7 +40,7 @@ fn invalid_memory_tables_are_refused() {
         &[entry(0, 0, 1 << 50, 0)],
     ];
     for table in tables {
-        let mut driver = connect(&host);
+        let mut driver = host.connect();
         let files = vec![file.as_fd(); table.len()];
         assert!(driver.front.set_memory(table, &files).is_err(), "{table:?}");
         assert!(is_cut_off(&driver.front));
@@ -67,7 +54,7 @@ fn files_that_cannot_be_mapped_are_refused() {
     let (reader, _writer) = std::io::pipe().unwrap();
     let folder = std::fs::File::open("/").unwrap();
     for file in [OwnedFd::from(reader), folder.into()] {
-        let mut driver = connect(&host);
+        let mut driver = host.connect();
         assert!(driver.front.set_memory(&[entry(0, 0, 4096, 0)], &[file.as_fd()]).is_err());
         assert!(is_cut_off(&driver.front));
     }
@@ -106,18 +93,18 @@ fn invalid_queue_parameters_are_refused() {
         (request::SET_VRING_ENABLE, 2, 1),
     ];
     for (number, index, value) in refused {
-        let mut driver = connect(&host);
+        let mut driver = host.connect();
         assert!(driver.front.post_state(number, index, value).is_err(), "message {number} with {value}");
         assert!(is_cut_off(&driver.front));
     }
     // Rings outside of memory: the connection stays, the queue does not run.
-    let mut driver = connect(&host);
+    let mut driver = host.connect();
     driver.share_memory().unwrap();
     for address in [0, 1, USER_BASE + 1, u64::MAX - 15, USER_BASE + (4 << 20) - 16] {
         driver.front.post_state(request::SET_VRING_NUM, 0, 128).unwrap();
         let taken = driver.front.set_vring_addresses(0, [address & !15, USER_BASE, address & !1], None);
         if taken.is_err() {
-            driver = connect(&host);
+            driver = host.connect();
             driver.share_memory().unwrap();
             continue;
         }
@@ -152,7 +139,7 @@ fn malformed_messages_are_refused() {
 #[test]
 fn features_that_were_not_offered_are_refused() {
     let host = TestHost::new();
-    let mut driver = connect(&host);
+    let mut driver = host.connect();
     // Packed rings.
     let features = driver.features() | 1 << 34;
     assert!(driver.front.post_u64(request::SET_FEATURES, features).is_err());
@@ -220,11 +207,7 @@ fn hanging_up_at_every_message_leaves_nothing_behind() {
         }
     }
     assert!(honest.echoes());
-    let deadline = std::time::Instant::now() + Duration::from_secs(10);
-    while host.server.guest_count() > 1 {
-        assert!(std::time::Instant::now() < deadline, "{} guests stay", host.server.guest_count());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    assert!(eventually(|| host.server.guest_count() <= 1), "{} guests stay", host.server.guest_count());
     assert!(host.guest(DriverSettings::default()).echoes());
 }
 
