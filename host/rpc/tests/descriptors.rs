@@ -1,38 +1,17 @@
 //! A server out of descriptors: connections wait, none is lost, and no processor time is wasted. Runs in a
 //! process of its own, as the limit applies to the process.
 
-use std::future::Future;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::sync::Arc;
+#[path = "it/server/common.rs"]
+#[allow(dead_code, reason = "what the tests of the server share")]
+mod common;
+
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
+use common::{Client, TestHost};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
-use tombolo_host_rpc::server::{Exchange, Listeners, Options, Outcome, Peer, Server, Service};
-
-struct Echo;
-
-impl Service for Echo {
-    fn serve(
-        self: Arc<Self>,
-        _peer: Arc<Peer>,
-        mut exchange: Box<Exchange>,
-    ) -> impl Future<Output = (Box<Exchange>, Outcome)> + Send + 'static {
-        exchange.reply.extend_from_slice(&exchange.head);
-        std::future::ready((exchange, Outcome::Reply))
-    }
-}
-
-fn ask(stream: &mut TcpStream) {
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
-    let call = [0x80, 0, 0, 4, 1, 2, 3, 4];
-    stream.write_all(&call).expect("send");
-    let mut reply = [0; 8];
-    stream.read_exact(&mut reply).expect("a reply");
-    assert_eq!(reply, call);
-}
 
 fn set_limit(current: u64) {
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -46,11 +25,9 @@ fn processor_time() -> Duration {
 
 #[test]
 fn callers_wait_until_there_is_a_descriptor_for_them() {
-    let bound = Listeners { tcp: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))], udp: vec![] }
-        .bind()
-        .expect("bind");
-    let server = Server::start(bound, Options::default(), &Arc::new(Echo)).expect("the server starts");
-    let connect = || TcpStream::connect(server.tcp_addresses()[0]);
+    let host = TestHost::default();
+    let connect = || TcpStream::connect(host.server.tcp_addresses()[0]).map(Client::tuned);
+    let ask = |client: &mut Client| assert_eq!(client.ask(b"e"), b"e");
     let mut first = connect().expect("connect");
     ask(&mut first);
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1024);
@@ -58,7 +35,7 @@ fn callers_wait_until_there_is_a_descriptor_for_them() {
     // the server's side.
     let open = std::fs::read_dir("/proc/self/fd").expect("descriptors").count() as u64;
     let mut callers = Vec::new();
-    let is_there = |count: usize| server.counts().connections == count as u64 + 1;
+    let is_there = |count: usize| host.counts().connections == count as u64 + 1;
     for number in open.. {
         set_limit(number);
         callers.extend(connect());
@@ -79,5 +56,5 @@ fn callers_wait_until_there_is_a_descriptor_for_them() {
     set_limit(limit);
     callers.extend((0..20).map(|_| connect().expect("connect")));
     callers.iter_mut().for_each(ask);
-    assert_eq!(server.counts().refused, 0);
+    assert_eq!(host.counts().refused, 0);
 }

@@ -1,13 +1,8 @@
 //! Connections reset while they wait for memory leave nothing behind. Runs in a process of its own, as it
 //! counts descriptors.
-#![allow(
-    dead_code,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "what the tests of the server share"
-)]
 
 #[path = "it/server/common.rs"]
+#[allow(dead_code, reason = "what the tests of the server share")]
 mod common;
 
 use std::fs;

@@ -242,19 +242,3 @@ impl AdaptiveLimit {
         self.round = Round { earlier: before.max(self.limit()), ..Round::default() };
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn calls_lost_together_halve_the_limit_once() {
-        let mut limit = AdaptiveLimit::new(64);
-        limit.begun(1);
-        assert_eq!(limit.limit(), 16);
-        limit.lost();
-        (0..15).for_each(|_| limit.answered(Instant::now(), 1, Duration::from_millis(1)));
-        limit.lost();
-        assert_eq!(limit.limit(), 8, "the sixteenth call was made before the first loss");
-    }
-}

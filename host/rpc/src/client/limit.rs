@@ -176,13 +176,17 @@ mod tests {
     fn losses_of_one_round_trip_halve_the_limit_once() {
         let mut limit = Limit::new(InFlight::Adaptive { max: 64 });
         assert_eq!(limit.count(), 4);
+        limit.begun(1);
+        assert_eq!(limit.count(), 16);
         limit.lost();
         limit.lost();
-        assert_eq!(limit.count(), 2);
         let now = Instant::now();
-        (0..4).for_each(|_| limit.answered(now, 1, Duration::from_millis(1)));
+        (0..15).for_each(|_| limit.answered(now, 1, Duration::from_millis(1)));
         limit.lost();
-        assert_eq!(limit.count(), 1);
+        assert_eq!(limit.count(), 8, "the sixteenth call was made before the first loss");
+        limit.answered(now, 1, Duration::from_millis(1));
+        limit.lost();
+        assert_eq!(limit.count(), 4);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tombolo_host_rpc::server::Options as ServerOptions;
 use tombolo_host_tls::{Authority, ClientTls, Presents, Request, ServerTls, TlsError};
 use tombolo_mem::Buffer;
 use tombolo_wire_rpc::{AuthStat, CallHeader, Credential, Probe, Rejected, ReplyHeader, Xid};
-use tombolo_wire_xdr::{Decoder, Encode, Encoder};
+use tombolo_wire_xdr::{Decoder, encoded};
 
 use crate::client::common::{
     ECHO, HOLD, TestHost, echo, eventually, pattern, read, target, wait, write, written,
@@ -41,7 +41,7 @@ impl Certificates {
     }
 
     pub fn host(&self) -> TestHost {
-        TestHost::with((Ipv4Addr::LOCALHOST, 0).into(), self.server_options())
+        TestHost::with(self.server_options())
     }
 
     pub fn options(&self, client: &str) -> Options {
@@ -49,12 +49,6 @@ impl Certificates {
         let tls = ClientTls::open(&self.0.path().join(client), host, Presents::Certificate).unwrap();
         Options { tls: Some(Arc::new(tls)), ..Options::default() }
     }
-}
-
-fn encoded(value: &impl Encode) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    Encoder::new(&mut bytes).value(value);
-    bytes
 }
 
 fn probe() -> Vec<u8> {
@@ -102,7 +96,7 @@ fn calls_resume_over_tls_after_server_restart() {
     eventually("it is held", || host.player.held.held() == 1);
     let at = address(&host);
     drop(host);
-    let host = TestHost::with(at, certificates.server_options());
+    let host = TestHost::at(at, certificates.server_options());
     eventually("it is held again", || host.player.held.held() == 1);
     assert!(host.player.held.release(false));
     assert_eq!(wait(held).unwrap().results, b"kept");
@@ -169,7 +163,7 @@ fn bytes_behind_tls_probe_are_rejected() {
 fn stalled_tls_handshake_is_closed() {
     let certificates = Certificates::new();
     let options = ServerOptions { stuck_after: Duration::from_millis(200), ..certificates.server_options() };
-    let host = TestHost::with((Ipv4Addr::LOCALHOST, 0).into(), options);
+    let host = TestHost::with(options);
     let mut client = Client::connect(address(&host));
     client.ask(&probe());
     assert!(client.is_closed());

@@ -1,7 +1,5 @@
 //! Calls to a well-behaved server.
 
-use std::time::{Duration, Instant};
-
 use tombolo_host_rpc::client::{CallError, InFlight, Options, Recovery, RpcClient, Transport};
 use tombolo_mem::Buffer;
 use tombolo_wire_rpc::Accepted;
@@ -28,13 +26,16 @@ fn a_call_is_answered_with_its_results() {
 #[test]
 fn rpc_data_are_sent_and_received_in_place() {
     let host = TestHost::default();
-    let client = host.client(Options::default());
-    for len in [0, 1, 3, 4096, 100_001, 1 << 20] {
+    check_data(&host.client(Options::default()), &[0, 1, 3, 4096, 100_001, 1 << 20]);
+}
+
+fn check_data(client: &RpcClient, lens: &[usize]) {
+    for &len in lens {
         let data = pattern(5, len);
-        let reply = wait(write(&client, data.clone())).expect("written");
+        let reply = wait(write(client, data.clone())).expect("written");
         assert_eq!(reply.results, written(&data));
         let mut buffer = Buffer::new(len);
-        let reply = wait(read(&client, 9, len, &buffer)).expect("read");
+        let reply = wait(read(client, 9, len, &buffer)).expect("read");
         assert_eq!((reply.data_bytes, reply.data_announced, reply.results.len()), (len, 8..8 + len, 8));
         assert!(buffer.as_slice().expect("the client let go of it") == pattern(9, len));
     }
@@ -89,24 +90,14 @@ fn the_first_call_has_all_connections_made() {
     let options = Options { connections: 3, ..Options::of(Transport::Tcp) };
     let client = RpcClient::start(host.target(Transport::Tcp), options).expect("start");
     wait(echo(&client, ECHO, b"ones")).expect("echo");
-    let late = Instant::now() + Duration::from_secs(30);
-    while client.counts().connections < 3 {
-        assert!(Instant::now() < late, "{:?}", client.counts());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("all are made", || client.counts().connections == 3);
 }
 
 #[test]
 fn datagrams_carry_data_both_ways() {
     let host = TestHost::default();
     let client = RpcClient::start(host.target(Transport::Udp), Options::of(Transport::Udp)).expect("start");
-    for len in [0, 1, 8192, 60_000] {
-        let data = pattern(5, len);
-        assert_eq!(wait(write(&client, data.clone())).expect("written").results, written(&data));
-        let mut buffer = Buffer::new(len);
-        assert_eq!(wait(read(&client, 9, len, &buffer)).expect("read").data_bytes, len);
-        assert!(buffer.as_slice().expect("the client let go of it") == pattern(9, len));
-    }
+    check_data(&client, &[0, 1, 8192, 60_000]);
     let error = wait(write(&client, vec![0; 65_508])).expect_err("no datagram is as long");
     assert!(matches!(error, CallError::TooLong { .. }), "{error}");
 }

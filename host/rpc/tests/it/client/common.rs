@@ -10,15 +10,13 @@ use std::time::{Duration, Instant};
 use tombolo_host_rpc::client::{
     Call, CallError, DataLocation, Options, Pending, ReceiveBuffer, Reply, RpcClient, Target, Transport,
 };
-use tombolo_host_rpc::server::{
-    Exchange, Listeners, Options as ServerOptions, Outcome, Peer, ReplyData, Server, Service,
-};
+use tombolo_host_rpc::server::{Exchange, Options as ServerOptions, Outcome, Peer, ReplyData, Service};
 use tombolo_mem::{Buffer, Source};
 use tombolo_wire_rpc::{CallHeader, Credential, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Encoder};
 
-use crate::server::common::Player as Holder;
 pub use crate::server::common::eventually;
+use crate::server::common::{Host, Player as Holder};
 
 pub const PROGRAM: u32 = 400_100;
 pub const VERSION: u32 = 3;
@@ -94,29 +92,18 @@ pub fn pattern(fill: u32, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u32 * 31 + fill * 17 + at as u32 / 251) as u8).collect()
 }
 
-/// A server on loopback.
-pub struct TestHost {
-    pub server: Server,
-    pub player: Arc<Player>,
-}
+pub type TestHost = Host<Player>;
 
 impl Default for TestHost {
     fn default() -> Self {
-        Self::at((Ipv4Addr::LOCALHOST, 0).into())
+        Self::with(ServerOptions::default())
     }
 }
 
 impl TestHost {
-    pub fn at(address: SocketAddr) -> Self {
-        Self::with(address, ServerOptions::default())
-    }
-
-    pub fn with(address: SocketAddr, options: ServerOptions) -> Self {
-        let bound = Listeners { tcp: vec![address], udp: vec![address] }.bind().expect("bind");
-        let player = Arc::new(Player::default());
-        let options = ServerOptions { grace: Duration::ZERO, ..options };
-        let server = Server::start(bound, options, &player).expect("the server starts");
-        Self { server, player }
+    /// Starts a server that does not wait for calls when it ends.
+    pub fn with(options: ServerOptions) -> Self {
+        Self::at((Ipv4Addr::LOCALHOST, 0).into(), ServerOptions { grace: Duration::ZERO, ..options })
     }
 
     pub fn target(&self, transport: Transport) -> Target {

@@ -97,9 +97,7 @@ fn partly_sent_record_is_not_completed_from_returned_memory() {
         script.turn();
         assert!(is_interrupted(pending) && buffer.as_slice().is_some());
         assert!(line.is_shut_down());
-        script.pass(SECOND);
-        let next = script.line(1);
-        script.connect(&next);
+        let next = script.reconnected(SECOND);
         let calls = next.calls();
         assert_eq!(calls.iter().map(|call| call.procedure).collect::<Vec<_>>(), [1, ECHO]);
         script.bring(&next, &calls[1].reply(b"fine"));
@@ -232,17 +230,13 @@ fn a_hard_call_waits_for_ever() {
     let (mut script, line, first) = Script::connected(Options::default());
     line.calls();
     for index in 1..100 {
-        script.pass(SECOND * 71);
-        let next = script.line(index);
-        script.connect(&next);
-        assert_eq!(next.calls().len(), 1);
+        let next = script.reconnected(SECOND * 71);
+        assert_eq!((script.line_count(), next.calls().len()), (index + 1, 1));
     }
     script.refuse(Some(Errno::CONNREFUSED));
     script.pass(SECOND * 3600);
     script.refuse(None);
-    script.pass(SECOND * 11);
-    let last = script.line(script.line_count() - 1);
-    script.connect(&last);
+    let last = script.reconnected(SECOND * 11);
     let call = last.calls().remove(0);
     script.bring(&last, &call.reply(b"at last"));
     assert_eq!(first.wait().expect("a reply").results, b"at last");
@@ -295,9 +289,8 @@ fn a_soft_call_to_a_silent_server_times_out() {
     let options = Options { recovery: Recovery::Soft, ..Options::default() };
     let (mut script, _line, first) = Script::connected(options);
     for index in 1..3 {
-        script.pass(SECOND * 61);
-        let next = script.line(index);
-        script.connect(&next);
+        script.reconnected(SECOND * 61);
+        assert_eq!(script.line_count(), index + 1);
     }
     script.pass(SECOND * 61);
     assert!(matches!(first.wait(), Err(CallError::TimedOut { .. } | CallError::Unreachable { .. })));
@@ -305,11 +298,7 @@ fn a_soft_call_to_a_silent_server_times_out() {
 
 #[test]
 fn datagrams_are_sent_again_later_each_time() {
-    let mut script = Script::new(Transport::Udp, Options::of(Transport::Udp));
-    let pending = echo(&script.client, ECHO, b"hello");
-    script.turn();
-    let line = script.line(0);
-    script.connect(&line);
+    let (mut script, line, pending) = Script::connected_over(Transport::Udp, Options::of(Transport::Udp));
     let call = line.calls().remove(0);
     let ms = Duration::from_millis;
     for wait in [1100, 2200, 4400, 8800] {
@@ -341,11 +330,7 @@ fn datagrams_are_sent_again_later_each_time() {
 #[test]
 fn a_soft_datagram_is_given_up_after_its_retries() {
     let options = Options { recovery: Recovery::Soft, ..Options::of(Transport::Udp) };
-    let mut script = Script::new(Transport::Udp, options);
-    let pending = echo(&script.client, ECHO, b"hello");
-    script.turn();
-    let line = script.line(0);
-    script.connect(&line);
+    let (mut script, line, pending) = Script::connected_over(Transport::Udp, options);
     script.pass(Duration::from_millis(1100 * 15 - 10));
     assert!(!pending.is_ready());
     script.pass(Duration::from_millis(20));

@@ -5,16 +5,10 @@ use std::time::Duration;
 use tombolo_host_rpc::client::{CallError, InvalidReply, Options, Transport};
 use tombolo_mem::Buffer;
 use tombolo_wire_rpc::{Accepted, AuthStat, Rejected, ReplyHeader, Xid};
-use tombolo_wire_xdr::{Encode, Encoder};
+use tombolo_wire_xdr::encoded;
 
 use super::common::*;
 use super::script::*;
-
-fn bytes_of(value: &impl Encode) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    value.encode(&mut Encoder::new(&mut bytes));
-    bytes
-}
 
 #[test]
 fn unmatched_reply_is_only_counted() {
@@ -41,24 +35,20 @@ fn a_malformed_reply_fails_its_own_call() {
     let refused = Rejected::Auth(AuthStat::TooWeak);
     type Make<'a> = &'a dyn Fn(u32) -> Vec<u8>;
     type Is = fn(&CallError) -> bool;
+    let is_malformed: Is =
+        |error| matches!(error, CallError::InvalidReply { why: InvalidReply::Header(_), .. });
     let rows: [(Make<'_>, Is); 5] = [
-        (&|xid| bytes_of(&ReplyHeader::reject(Xid(xid), refused)), |error| {
+        (&|xid| encoded(&ReplyHeader::reject(Xid(xid), refused)), |error| {
             matches!(error, CallError::Refused { why: Rejected::Auth(AuthStat::TooWeak), .. })
         }),
-        (&|xid| bytes_of(&ReplyHeader::accept(Xid(xid), Accepted::GarbageArgs)), |error| {
+        (&|xid| encoded(&ReplyHeader::accept(Xid(xid), Accepted::GarbageArgs)), |error| {
             matches!(error, CallError::NotServed { why: Accepted::GarbageArgs, .. })
         }),
         // A call, not a reply.
-        (&|xid| [xid.to_be_bytes(), [0; 4], [0; 4]].concat(), |error| {
-            matches!(error, CallError::InvalidReply { why: InvalidReply::Header(_), .. })
-        }),
+        (&|xid| [xid.to_be_bytes(), [0; 4], [0; 4]].concat(), is_malformed),
         // Truncated.
-        (&|xid| message(xid, b"")[..20].to_vec(), |error| {
-            matches!(error, CallError::InvalidReply { why: InvalidReply::Header(_), .. })
-        }),
-        (&|xid| xid.to_be_bytes().to_vec(), |error| {
-            matches!(error, CallError::InvalidReply { why: InvalidReply::Header(_), .. })
-        }),
+        (&|xid| message(xid, b"")[..20].to_vec(), is_malformed),
+        (&|xid| xid.to_be_bytes().to_vec(), is_malformed),
     ];
     for (reply, is_right) in rows {
         let (mut script, line, first) = Script::connected(Options::default());
@@ -99,9 +89,7 @@ fn oversized_record_fails_its_call_and_resends_others() {
         let error = first.wait().expect_err("beyond the limit");
         assert!(matches!(error, CallError::InvalidReply { why: InvalidReply::Record(_), .. }), "{error}");
         assert!(line.is_shut_down() && !other.is_ready());
-        script.pass(Duration::from_millis(100));
-        let next = script.line(1);
-        script.connect(&next);
+        let next = script.reconnected(Duration::from_millis(100));
         assert_eq!(next.calls(), calls[1..], "the other one is sent again, and no other");
         script.bring(&next, &calls[1].reply(b"fine"));
         assert_eq!(other.wait().expect("a reply").results, b"fine");
@@ -186,10 +174,8 @@ fn truncated_data_are_requested_again_over_new_connection() {
     let reply = call.reply(&data_results(&pattern(1, 100_000)));
     script.bring(&line, &reply[..50_000]);
     script.close(&line);
-    script.pass(Duration::from_secs(1));
+    let next = script.reconnected(Duration::from_secs(1));
     assert!(!pending.is_ready() && buffer.as_slice().is_none(), "its memory is still in use");
-    let next = script.line(1);
-    script.connect(&next);
     assert_eq!(next.calls().len(), 2);
     script.bring(&next, &reply);
     assert_eq!(pending.wait().expect("a reply").data_bytes, 100_000);
@@ -212,11 +198,7 @@ fn early_reply_completes_call_and_stops_its_record() {
 
 #[test]
 fn datagrams_that_are_no_replies_do_no_harm() {
-    let mut script = Script::new(Transport::Udp, Options::of(Transport::Udp));
-    let pending = echo(&script.client, ECHO, b"hello");
-    script.turn();
-    let line = script.line(0);
-    script.connect(&line);
+    let (mut script, line, pending) = Script::connected_over(Transport::Udp, Options::of(Transport::Udp));
     let call = line.calls().remove(0);
     for datagram in [&b""[..], b"a", &[0; 3], &[0xff; 65_507], &message(1, b"x")] {
         script.bring(&line, datagram);

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tombolo_host_rpc::client::{CallError, Options, Recovery, Transport};
+use tombolo_host_rpc::server::Options as ServerOptions;
 
 use super::common::*;
 use super::script::Script;
@@ -16,7 +17,7 @@ fn calls_go_on_when_the_server_starts_again() {
     let held: Vec<_> = (0..10).map(|index| echo(&client, HOLD, &pattern(index, 100))).collect();
     eventually("all are held", || host.player.held.held() == 10);
     drop(host);
-    let host = TestHost::at(address);
+    let host = TestHost::at(address, ServerOptions::default());
     eventually("all are held again", || host.player.held.held() == 10);
     (0..10).for_each(|_| assert!(host.player.held.release(false)));
     for (index, pending) in (0..).zip(held) {
@@ -29,10 +30,7 @@ fn calls_go_on_when_the_server_starts_again() {
 
 #[test]
 fn soft_call_to_unused_port_fails_with_reason() {
-    let unused = {
-        let host = TestHost::default();
-        host.target(tombolo_host_rpc::client::Transport::Tcp)
-    };
+    let unused = TestHost::default().target(Transport::Tcp);
     let options = Options { recovery: Recovery::Soft, label: "there:/export".into(), ..Options::default() };
     let client = tombolo_host_rpc::client::RpcClient::start(unused, options).expect("start");
     let start = std::time::Instant::now();
@@ -50,14 +48,12 @@ fn calls_resume_soon_after_network_outage() {
     script.pass(Duration::from_secs(8));
     assert_eq!(script.line_count(), 1, "nothing is gained before the line is back");
     script.set_reachable(true);
-    script.pass(Duration::from_millis(1500));
+    let next = script.reconnected(Duration::from_millis(1500));
     assert_eq!(script.line_count(), 2);
     assert!(line.is_shut_down());
-    let line = script.line(1);
-    script.connect(&line);
-    let calls = line.calls();
+    let calls = next.calls();
     assert_eq!(calls.len(), 1, "the same once more");
-    script.bring(&line, &calls[0].reply(b"late"));
+    script.bring(&next, &calls[0].reply(b"late"));
     assert_eq!(wait(first).expect("an answer").results, b"late");
 }
 
@@ -69,10 +65,8 @@ fn connect_attempt_restarts_after_network_outage() {
     script.pass(Duration::from_secs(8));
     assert_eq!(script.line_count(), 1);
     script.set_reachable(true);
-    script.pass(Duration::from_millis(1500));
+    let line = script.reconnected(Duration::from_millis(1500));
     assert_eq!(script.line_count(), 2);
-    let line = script.line(1);
-    script.connect(&line);
     script.bring(&line, &line.calls()[0].reply(b"here"));
     assert_eq!(wait(first).expect("an answer").results, b"here");
 }

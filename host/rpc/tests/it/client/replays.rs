@@ -29,8 +29,9 @@ fn outcome(pending: Pending) -> Reply {
     pending.wait().expect("a reply")
 }
 
-/// One call of each kind, with checks of the outcomes.
+/// The first call and one of each kind, with checks of the outcomes.
 struct Mixed {
+    first: Pending,
     echo: Pending,
     read: Pending,
     write: Pending,
@@ -41,9 +42,10 @@ const READ_BYTES: usize = 50;
 const WRITE_BYTES: usize = 41;
 
 impl Mixed {
-    fn make(script: &Script) -> Self {
+    fn make(script: &Script, first: Pending) -> Self {
         let buffer = Buffer::new(READ_BYTES);
         Self {
+            first,
             echo: echo(&script.client, ECHO, b"echoed!!"),
             read: read(&script.client, 3, READ_BYTES, &buffer),
             write: write(&script.client, pattern(4, WRITE_BYTES)),
@@ -52,6 +54,7 @@ impl Mixed {
     }
 
     fn check(mut self) {
+        outcome(self.first);
         assert_eq!(outcome(self.echo).results, b"echoed!!");
         let read = outcome(self.read);
         assert_eq!((read.data_bytes, read.results.len()), (READ_BYTES, 8));
@@ -66,20 +69,17 @@ fn connection_breaks_at_any_sent_byte() {
         let (mut script, line, first) = Script::connected(Options::default());
         assert_eq!(line.calls().len(), 1);
         line.set_room(cut);
-        let mixed = Mixed::make(&script);
+        let mixed = Mixed::make(&script, first);
         let sent_all = line.sent_bytes() < cut;
         script.close(&line);
         assert!(line.is_shut_down());
-        script.pass(Duration::from_secs(1));
-        let next = script.line(script.line_count() - 1);
-        script.connect(&next);
+        let next = script.reconnected(Duration::from_secs(1));
         let calls = next.calls();
         assert_eq!(calls.iter().map(|call| call.procedure).collect::<Vec<_>>(), [1, ECHO, READ, WRITE]);
         assert_eq!(calls.windows(2).map(|pair| pair[1].xid.wrapping_sub(pair[0].xid)).max(), Some(1));
         for call in calls.iter().rev() {
             script.bring(&next, &answer(call));
         }
-        outcome(first);
         mixed.check();
         assert_eq!(script.client.counts().outstanding, 0);
         if sent_all {
@@ -100,9 +100,7 @@ fn resent_calls_keep_their_order_and_xids() {
         script.bring(&line, &answer(call));
     }
     script.close(&line);
-    script.pass(Duration::from_secs(1));
-    let next = script.line(1);
-    script.connect(&next);
+    let next = script.reconnected(Duration::from_secs(1));
     let left: Vec<_> = before.into_iter().skip(1).step_by(2).collect();
     assert_eq!(next.calls(), left);
 }
@@ -134,7 +132,7 @@ fn connection_breaks_at_any_received_byte() {
     let mut cut = 0;
     while cut <= whole {
         let (mut script, line, first) = Script::connected(Options::default());
-        let mixed = Mixed::make(&script);
+        let mixed = Mixed::make(&script, first);
         let replies: Vec<u8> = line.calls().iter().flat_map(answer).collect();
         whole = replies.len();
         script.bring(&line, &replies[..cut]);
@@ -147,7 +145,6 @@ fn connection_breaks_at_any_received_byte() {
                 script.bring(&next, &answer(&call));
             }
         }
-        outcome(first);
         mixed.check();
         cut += 1;
     }
@@ -158,12 +155,11 @@ fn replies_may_come_in_pieces_of_any_size() {
     for at_a_time in 1..300 {
         let (mut script, line, first) = Script::connected(Options::default());
         line.set_at_a_time(at_a_time);
-        let mixed = Mixed::make(&script);
+        let mixed = Mixed::make(&script, first);
         let replies: Vec<u8> = line.calls().iter().flat_map(answer).collect();
         for piece in replies.chunks(at_a_time) {
             script.bring(&line, piece);
         }
-        outcome(first);
         mixed.check();
     }
 }
@@ -173,7 +169,7 @@ fn calls_go_out_in_pieces_of_any_size() {
     for room in 1..100 {
         let (mut script, line, first) = Script::connected(Options::default());
         line.set_room(0);
-        let mixed = Mixed::make(&script);
+        let mixed = Mixed::make(&script, first);
         for _ in 0..400 {
             script.take_more(&line, room);
         }
@@ -182,7 +178,6 @@ fn calls_go_out_in_pieces_of_any_size() {
         for call in &calls {
             script.bring(&line, &answer(call));
         }
-        outcome(first);
         mixed.check();
     }
 }
@@ -191,21 +186,12 @@ fn calls_go_out_in_pieces_of_any_size() {
 fn replies_in_fragments_are_glued() {
     for fragment in [1, 3, 7, 24, 40, 90] {
         let (mut script, line, first) = Script::connected(Options::default());
-        let mixed = Mixed::make(&script);
-        let mut stream = Vec::new();
-        for call in line.calls() {
-            let record = answer(&call)[4..].to_vec();
-            let count = record.chunks(fragment).count();
-            for (index, piece) in record.chunks(fragment).enumerate() {
-                let last = if index + 1 == count { 1 << 31 } else { 0 };
-                stream.extend((piece.len() as u32 | last).to_be_bytes());
-                stream.extend(piece);
-            }
-        }
+        let mixed = Mixed::make(&script, first);
+        let fragmented = |call| crate::server::common::framed(&answer(call)[4..], fragment);
+        let stream: Vec<u8> = line.calls().iter().flat_map(fragmented).collect();
         for piece in stream.chunks(11) {
             script.bring(&line, piece);
         }
-        outcome(first);
         mixed.check();
     }
 }

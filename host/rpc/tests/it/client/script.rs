@@ -71,7 +71,11 @@ impl Script {
 
     /// Returns a script with an established connection.
     pub fn connected(options: Options) -> (Self, Arc<Line>, Pending) {
-        let mut script = Self::new(Transport::Tcp, options);
+        Self::connected_over(Transport::Tcp, options)
+    }
+
+    pub fn connected_over(transport: Transport, options: Options) -> (Self, Arc<Line>, Pending) {
+        let mut script = Self::new(transport, options);
         let first = super::common::echo(&script.client, 1, b"first");
         script.turn();
         let line = script.line(0);
@@ -120,6 +124,14 @@ impl Script {
     /// Returns the socket with this index.
     pub fn line(&self, index: usize) -> Arc<Line> {
         self.wire.lines.lock().unwrap()[index].clone()
+    }
+
+    /// Advances the clock, and connects the latest socket.
+    pub fn reconnected(&mut self, after: Duration) -> Arc<Line> {
+        self.pass(after);
+        let line = self.line(self.line_count() - 1);
+        self.connect(&line);
+        line
     }
 
     pub fn connect(&mut self, line: &Line) {

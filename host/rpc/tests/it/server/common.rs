@@ -161,18 +161,25 @@ impl Service for Player {
 }
 
 /// A server on loopback and its service.
-pub struct TestHost {
+pub struct Host<P> {
     pub server: Server,
-    pub player: Arc<Player>,
+    pub player: Arc<P>,
 }
+
+impl<P: Service + Default> Host<P> {
+    pub fn at(address: SocketAddr, options: Options) -> Self {
+        let bound = Listeners { tcp: vec![address], udp: vec![address] }.bind().expect("bind");
+        let player = Arc::new(P::default());
+        let server = Server::start(bound, options, &player).expect("the server starts");
+        Self { server, player }
+    }
+}
+
+pub type TestHost = Host<Player>;
 
 impl TestHost {
     pub fn new(options: Options) -> Self {
-        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let bound = Listeners { tcp: vec![any], udp: vec![any] }.bind().expect("bind");
-        let player = Arc::new(Player::default());
-        let server = Server::start(bound, options, &player).expect("the server starts");
-        Self { server, player }
+        Self::at((Ipv4Addr::LOCALHOST, 0).into(), options)
     }
 
     pub fn connect(&self) -> Client {
@@ -221,7 +228,7 @@ impl Client {
         Self::tuned(TcpStream::connect(address).expect("connect"))
     }
 
-    fn tuned(stream: TcpStream) -> Self {
+    pub fn tuned(stream: TcpStream) -> Self {
         stream.set_nodelay(true).expect("nodelay");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
         stream.set_write_timeout(Some(Duration::from_secs(20))).expect("timeout");

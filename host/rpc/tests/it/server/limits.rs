@@ -120,39 +120,19 @@ fn a_slow_client_gets_everything() {
     host.until("all buffers are back", |counts| counts.lent_bytes == 0);
 }
 
-#[test]
-fn concurrent_long_calls_share_bounded_memory() {
-    let buffers = BufferLimits { total_bytes: 64 << 20, share_bytes: 8 << 20, retained_bytes: 8 << 20 };
+/// Makes concurrent calls in fragments of this length. Returns the most that was lent.
+fn lent_to_concurrent_calls(
+    share_bytes: usize,
+    connections: usize,
+    call_bytes: usize,
+    fragment: usize,
+) -> u64 {
+    let buffers = BufferLimits { total_bytes: 64 << 20, share_bytes, retained_bytes: 8 << 20 };
     let host = TestHost::new(Options { buffers, threads: 2, ..Options::default() });
-    let call = numbered(ECHO, 5, 1 << 20);
-    let worst = thread::scope(|scope| {
-        for _ in 0..32 {
-            scope.spawn(|| {
-                let mut client = host.connect();
-                for _ in 0..4 {
-                    assert!(client.ask(&call) == echoed(&call));
-                }
-            });
-        }
-        let mut worst = 0;
-        while host.counts().calls < 32 * 4 {
-            worst = worst.max(host.counts().lent_bytes);
-            thread::sleep(Duration::from_millis(1));
-        }
-        worst
-    });
-    assert!(worst <= 8 << 20, "{worst}");
-    host.until("all buffers are back", |counts| counts.lent_bytes == 0);
-}
-
-#[test]
-fn fragmented_records_share_bounded_memory() {
-    let buffers = BufferLimits { total_bytes: 64 << 20, share_bytes: 16 << 20, retained_bytes: 8 << 20 };
-    let host = TestHost::new(Options { buffers, ..Options::default() });
-    let call = numbered(ECHO, 5, 300_000);
-    let stream = framed(&call, 8_000);
-    thread::scope(|scope| {
-        for _ in 0..24 {
+    let call = numbered(ECHO, 5, call_bytes);
+    let stream = framed(&call, fragment);
+    let most = thread::scope(|scope| {
+        for _ in 0..connections {
             scope.spawn(|| {
                 let mut client = host.connect();
                 for _ in 0..4 {
@@ -161,8 +141,27 @@ fn fragmented_records_share_bounded_memory() {
                 }
             });
         }
+        let mut most = 0;
+        while host.counts().calls < connections as u64 * 4 {
+            most = most.max(host.counts().lent_bytes);
+            thread::sleep(Duration::from_millis(1));
+        }
+        most
     });
     host.until("all buffers are back", |counts| counts.lent_bytes == 0);
+    most
+}
+
+#[test]
+fn concurrent_long_calls_share_bounded_memory() {
+    let most = lent_to_concurrent_calls(8 << 20, 32, 1 << 20, 1 << 20);
+    assert!(most <= 8 << 20, "{most}");
+}
+
+#[test]
+fn fragmented_records_share_bounded_memory() {
+    let most = lent_to_concurrent_calls(16 << 20, 24, 300_000, 8_000);
+    assert!(most <= 16 << 20, "{most}");
 }
 
 #[test]
