@@ -1,6 +1,5 @@
 //! Hook for clients that connect or disconnect.
 
-use std::fmt;
 use std::sync::OnceLock;
 
 /// A function to call when a client connects or disconnects, set at most once.
@@ -18,11 +17,5 @@ impl ChangeHook {
         if let Some(hook) = self.0.get() {
             hook();
         }
-    }
-}
-
-impl fmt::Debug for ChangeHook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ChangeHook").field(&self.0.get().is_some()).finish()
     }
 }

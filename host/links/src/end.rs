@@ -134,12 +134,6 @@ impl EndState {
     }
 }
 
-impl std::fmt::Debug for EndState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EndState").field("why", &self.why).finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;

@@ -172,12 +172,6 @@ impl Drop for LinkListener {
     }
 }
 
-impl std::fmt::Debug for LinkListener {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LinkListener").field("path", &self.path).finish_non_exhaustive()
-    }
-}
-
 const WAKEUP: u64 = 0;
 const LISTENER: u64 = 1;
 /// Pause after a failed accept, for instance for lack of descriptors.

@@ -42,14 +42,13 @@ fn look(ends: &Ends) -> Duration {
 
 /// A server over memory that both sides can write. Dropping it ends the link in order and releases the
 /// memory.
-#[derive(Debug)]
 pub struct MemoryListener {
     _thread: StoppedOnDrop,
     current: Arc<CurrentClient>,
 }
 
 /// The client that has the link, if there is one, and the hook for its changes.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct CurrentClient {
     guest: Mutex<Option<Guest>>,
     changes: ChangeHook,

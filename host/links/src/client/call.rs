@@ -265,17 +265,6 @@ impl Drop for Call {
     }
 }
 
-impl std::fmt::Debug for Call {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.stage {
-            Stage::Sent(id) => write!(f, "Call({id:#x})"),
-            Stage::Queued(_) => f.write_str("Call(waits for an id)"),
-            Stage::Failed(error) => write!(f, "Call({error})"),
-            Stage::Done => f.write_str("Call(answered)"),
-        }
-    }
-}
-
 /// Sends a request if an id is free, and queues it otherwise.
 #[inline]
 fn begin(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWriter<'_>)) -> Stage {

@@ -178,9 +178,3 @@ impl RegionForwarder {
         }
     }
 }
-
-impl std::fmt::Debug for RegionForwarder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RegionForwarder").field("user", &self.user).finish_non_exhaustive()
-    }
-}

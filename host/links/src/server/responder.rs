@@ -1,6 +1,5 @@
 //! Responder to one request.
 
-use std::fmt;
 use std::sync::Arc;
 
 use tombolo_mem::{Sink, Source};
@@ -102,11 +101,5 @@ impl Drop for Responder {
         if let Some(link) = self.link.take() {
             link.end(EndReason::Failed("a request was dropped without an answer".into()));
         }
-    }
-}
-
-impl fmt::Debug for Responder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Responder({:#x})", self.id)
     }
 }

@@ -112,7 +112,6 @@ impl Server {
 
 /// A handle of one link, for the code that set it up. Dropping it ends the link, and waits for the link's
 /// thread as [`stop`](Self::stop) does.
-#[derive(Debug)]
 pub struct LinkHandle {
     pub(super) link: Weak<Link>,
     outcome: Arc<EndState>,

@@ -1,6 +1,5 @@
 //! Calls and replies, as the caller sees them.
 
-use std::fmt;
 use std::ops::Range;
 
 use tombolo_core::Interrupt;
@@ -55,12 +54,6 @@ pub struct ReceiveBuffer {
     pub sink: Sink,
     /// Function that locates the data in the results.
     pub find: FindData,
-}
-
-impl fmt::Debug for ReceiveBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReceiveBuffer").field("sink", &self.sink).finish_non_exhaustive()
-    }
 }
 
 /// A function that locates file data, given the first bytes of a procedure's results and their total length.

@@ -1,7 +1,6 @@
 //! Connection of a client: send queues and state.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -151,16 +150,5 @@ impl Connection {
         let wait = self.back_off;
         self.back_off = (wait * 2).min(BACK_OFF.1);
         now + wait
-    }
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("phase", &self.phase)
-            .field("generation", &self.generation)
-            .field("calls", &self.calls)
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
     }
 }

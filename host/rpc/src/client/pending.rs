@@ -1,6 +1,5 @@
 //! Pending calls.
 
-use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
@@ -76,12 +75,6 @@ impl Future for Pending {
             },
             Inner::Linked(call) => call.poll(context),
         }
-    }
-}
-
-impl fmt::Debug for Pending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_ready() { "Pending(ready)" } else { "Pending" })
     }
 }
 

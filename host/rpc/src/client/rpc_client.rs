@@ -288,12 +288,6 @@ impl RpcClient {
     }
 }
 
-impl std::fmt::Debug for RpcClient {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RpcClient").field("target", &self.0.target).finish_non_exhaustive()
-    }
-}
-
 /// A guard that ends the engine when it is dropped.
 struct User(Arc<SharedClient>);
 

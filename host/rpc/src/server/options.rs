@@ -1,6 +1,5 @@
 //! Server options.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
@@ -110,19 +109,5 @@ impl Options {
         const LONGEST: Duration = Duration::from_secs(5);
         const SHORTEST: Duration = Duration::from_millis(10);
         (self.stuck_after.min(self.silent_after) / 4).clamp(SHORTEST, LONGEST)
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("threads", &self.threads)
-            .field("record_max_bytes", &self.record_max_bytes)
-            .field("tls", &self.tls)
-            .field("connections_max", &self.connections_max)
-            .field("connection_calls_max", &self.connection_calls_max)
-            .field("client_calls_max", &self.client_calls_max)
-            .field("buffers", &self.buffers)
-            .finish_non_exhaustive()
     }
 }
