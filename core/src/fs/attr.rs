@@ -20,7 +20,7 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// All types, in the order of their numbers in stored rows and in messages.
+    /// All types, in the order of their numbers in stored rows.
     pub const ALL: [Self; 7] = [
         Self::Regular,
         Self::Directory,

@@ -2,7 +2,7 @@
 //! is up to the server.
 
 use bitflags::bitflags;
-use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Result, xdr_enum, xdr_struct, xdr_union};
+use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Result, xdr_as, xdr_enum, xdr_struct, xdr_union};
 
 use crate::{
     Cookie3, CookieVerifier, CreateVerifier, Data, FileHandle, FileType3, NfsTime3, Sattr3, SpecData3,
@@ -47,19 +47,7 @@ bitflags! {
     }
 }
 
-impl<'a> Decode<'a> for AccessBits {
-    #[inline]
-    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-        xdr.u32().map(Self::from_bits_retain)
-    }
-}
-
-impl Encode for AccessBits {
-    #[inline]
-    fn encode(&self, xdr: &mut Encoder<'_>) {
-        xdr.u32(self.bits());
-    }
-}
+xdr_as! { AccessBits: Self::from_bits_retain, Self::bits; }
 
 xdr_struct! {
     /// Arguments of ACCESS (§3.3.4).

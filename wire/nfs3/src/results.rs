@@ -1,7 +1,7 @@
 //! Results of procedures (RFC 1813 §3.3): a [`Reply`] each. NULL has none.
 
 use bitflags::bitflags;
-use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Result, xdr_struct};
+use tombolo_wire_xdr::{xdr_as, xdr_struct};
 
 use crate::args::{AccessBits, StableHow};
 use crate::{Data, Fattr3, FileHandle, NfsTime3, PostOpAttr, Reply, WccData, WriteVerifier};
@@ -167,19 +167,7 @@ bitflags! {
     }
 }
 
-impl<'a> Decode<'a> for Properties {
-    #[inline]
-    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-        xdr.u32().map(Self::from_bits_retain)
-    }
-}
-
-impl Encode for Properties {
-    #[inline]
-    fn encode(&self, xdr: &mut Encoder<'_>) {
-        xdr.u32(self.bits());
-    }
-}
+xdr_as! { Properties: Self::from_bits_retain, Self::bits; }
 
 xdr_struct! {
     /// Results of a successful FSINFO. Sizes are in bytes.

@@ -1,6 +1,6 @@
 //! Opaque values exchanged by server and client (RFC 1813 §2.4).
 
-use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Result};
+use tombolo_wire_xdr::xdr_as;
 
 macro_rules! opaque_mark {
     ($($(#[$meta:meta])* $name:ident($type:ty);)+) => {$(
@@ -8,19 +8,7 @@ macro_rules! opaque_mark {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub struct $name(pub $type);
 
-        impl<'a> Decode<'a> for $name {
-            #[inline]
-            fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-                xdr.value().map(Self)
-            }
-        }
-
-        impl Encode for $name {
-            #[inline]
-            fn encode(&self, xdr: &mut Encoder<'_>) {
-                xdr.value(&self.0);
-            }
-        }
+        xdr_as! { $name: Self, |mark: &Self| mark.0; }
     )+};
 }
 

@@ -1,8 +1,6 @@
 //! Credentials and verifiers (RFC 5531 §8.2, §10, appendix A).
 
-use std::ops::Deref;
-
-use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, Result};
+use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, Few, Result, xdr_as};
 
 /// Maximum length of the body of a credential or verifier, in bytes (RFC 5531 §8.2).
 pub const BODY_BYTES_MAX: usize = 400;
@@ -12,7 +10,7 @@ pub const MACHINE_BYTES_MAX: usize = 255;
 pub const GIDS_MAX: usize = 16;
 
 /// The type of a credential or verifier, possibly unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AuthFlavor(pub u32);
 
 impl AuthFlavor {
@@ -28,19 +26,7 @@ impl AuthFlavor {
     pub const TLS: Self = Self(7);
 }
 
-impl<'a> Decode<'a> for AuthFlavor {
-    #[inline]
-    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-        xdr.u32().map(Self)
-    }
-}
-
-impl Encode for AuthFlavor {
-    #[inline]
-    fn encode(&self, xdr: &mut Encoder<'_>) {
-        xdr.u32(self.0);
-    }
-}
+xdr_as! { AuthFlavor: Self, |flavor: &Self| flavor.0; }
 
 /// A verifier: uninterpreted bytes of some flavor. The verifiers of AUTH_NONE and AUTH_SYS have no meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,65 +99,8 @@ impl Encode for AuthSys<'_> {
     }
 }
 
-/// Up to [`GIDS_MAX`] group ids, stored inline.
-#[derive(Clone, Copy, Default)]
-pub struct Gids {
-    ids: [u32; GIDS_MAX],
-    len: usize,
-}
-
-impl Gids {
-    /// Returns these groups; `None` if there are too many.
-    #[must_use]
-    pub fn new(groups: &[u32]) -> Option<Self> {
-        let mut gids = Self { len: groups.len(), ..Self::default() };
-        gids.ids.get_mut(..groups.len())?.copy_from_slice(groups);
-        Some(gids)
-    }
-}
-
-impl Deref for Gids {
-    type Target = [u32];
-
-    #[inline]
-    fn deref(&self) -> &[u32] {
-        self.ids.get(..self.len).unwrap_or_default()
-    }
-}
-
-impl PartialEq for Gids {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other
-    }
-}
-
-impl Eq for Gids {}
-
-impl std::fmt::Debug for Gids {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<'a> Decode<'a> for Gids {
-    #[inline]
-    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-        let mut gids = Self { len: xdr.length(GIDS_MAX)?, ..Self::default() };
-        for id in gids.ids.iter_mut().take(gids.len) {
-            *id = xdr.u32()?;
-        }
-        Ok(gids)
-    }
-}
-
-impl Encode for Gids {
-    fn encode(&self, xdr: &mut Encoder<'_>) {
-        xdr.u32(self.len as u32);
-        for &id in &**self {
-            xdr.u32(id);
-        }
-    }
-}
+/// Group ids of a credential.
+pub type Gids = Few<u32, GIDS_MAX>;
 
 /// A fault in a credential.
 pub(crate) enum CredentialFault {

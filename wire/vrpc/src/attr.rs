@@ -1,10 +1,11 @@
 //! Attributes and attribute changes, as items of a frame.
 
-use tombolo_core::fs::{Attr, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
+use tombolo_core::fs::{Attr, Device, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 
 use crate::field::{Decoder, Encoder, Field};
+use crate::fields::{file_type, type_number};
 use crate::layout::{AttrItem, SetAttrItem, StatFsItem, WeakAttrItem};
 use crate::{DecodeError, EncodeError, FrameSink};
 
@@ -29,23 +30,6 @@ mod valid {
     pub const GUARD: u32 = 1 << 8;
     pub const KILL_PRIVILEGES: u32 = 1 << 9;
     pub const ALL: u32 = (1 << 10) - 1;
-}
-
-pub(crate) const fn type_number(file_type: FileType) -> u8 {
-    match file_type {
-        FileType::Regular => 1,
-        FileType::Directory => 2,
-        FileType::Symlink => 3,
-        FileType::BlockDevice => 4,
-        FileType::CharDevice => 5,
-        FileType::Fifo => 6,
-        FileType::Socket => 7,
-    }
-}
-
-pub(crate) fn file_type(number: u8) -> Result<FileType, DecodeError> {
-    let file_type = FileType::ALL.get(usize::from(number).wrapping_sub(1)).copied();
-    file_type.ok_or(DecodeError::Value { field: "file type", value: number.into() })
 }
 
 /// Encodes permission bits in 16 bits.

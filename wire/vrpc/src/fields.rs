@@ -8,7 +8,7 @@ use tombolo_core::fs::{
 };
 use zerocopy::little_endian::{U16, U32, U64};
 
-use crate::attr::{file_type, mode, mode_bits, type_number};
+use crate::attr::{mode, mode_bits};
 use crate::field::{Bit, Decoder, Encoder, Field, InFrame, ShortName};
 use crate::frame::zero;
 use crate::layout::{BudgetItem, CreateField, DeviceField, FileField, LockItem, ModeField, NameField};
@@ -130,38 +130,39 @@ flags! {
     XattrSet: XATTR_CREATE | XATTR_REPLACE, xattr_bits, xattr_set;
 }
 
-fn sync_scope_bits(what: SyncScope) -> u8 {
-    match what {
-        SyncScope::All => 0,
-        SyncScope::Data => 1,
-        SyncScope::AllWriters => 2,
-    }
+/// Implements the conversions of a type to its numbers and back; a number without a value is an error.
+macro_rules! numbers {
+    ($($to:ident, $from:ident: $ty:ident { $($name:ident = $number:tt),+ } else $error:expr;)+) => {
+        $(
+            pub(crate) const fn $to(value: $ty) -> u8 {
+                match value {
+                    $($ty::$name => $number,)+
+                }
+            }
+
+            pub(crate) fn $from(number: u8) -> Result<$ty, DecodeError> {
+                match number {
+                    $($number => Ok($ty::$name),)+
+                    _ => Err($error(number.into())),
+                }
+            }
+        )+
+    };
 }
 
-fn sync_scope(bits: u8) -> Result<SyncScope, DecodeError> {
-    match bits {
-        0 => Ok(SyncScope::All),
-        1 => Ok(SyncScope::Data),
-        2 => Ok(SyncScope::AllWriters),
-        _ => Err(DecodeError::UnknownFlags(bits.into())),
-    }
-}
-
-fn xattr_bits(how: XattrSet) -> u8 {
-    match how {
-        XattrSet::Any => 0,
-        XattrSet::Create => XATTR_CREATE,
-        XattrSet::Replace => XATTR_REPLACE,
-    }
-}
-
-fn xattr_set(bits: u8) -> Result<XattrSet, DecodeError> {
-    match bits {
-        0 => Ok(XattrSet::Any),
-        XATTR_CREATE => Ok(XattrSet::Create),
-        XATTR_REPLACE => Ok(XattrSet::Replace),
-        both => Err(DecodeError::UnknownFlags(both.into())),
-    }
+numbers! {
+    sync_scope_bits, sync_scope: SyncScope { All = 0, Data = 1, AllWriters = 2 } else DecodeError::UnknownFlags;
+    xattr_bits, xattr_set: XattrSet { Any = 0, Create = XATTR_CREATE, Replace = XATTR_REPLACE }
+        else DecodeError::UnknownFlags;
+    type_number, file_type: FileType {
+        Regular = 1, Directory = 2, Symlink = 3, BlockDevice = 4, CharDevice = 5, Fifo = 6, Socket = 7
+    } else |value| DecodeError::Value { field: "file type", value };
+    stability_number, stability: Stability { Unstable = 0, DataSync = 1, FileSync = 2 }
+        else |value| DecodeError::Value { field: "stability", value };
+    family_number, family: LockFamily { Posix = 1, Flock = 2 }
+        else |value| DecodeError::Value { field: "family of locks", value };
+    kind_number, kind: LockKind { Read = 1, Write = 2 }
+        else |value| DecodeError::Value { field: "kind of lock", value };
 }
 
 impl<'a, const MASK: u32> Field<'a, Bit<MASK>> for bool {
@@ -375,23 +376,6 @@ impl<'a> Field<'a> for Write {
     }
 }
 
-pub(crate) fn stability_number(stability: Stability) -> u8 {
-    match stability {
-        Stability::Unstable => 0,
-        Stability::DataSync => 1,
-        Stability::FileSync => 2,
-    }
-}
-
-pub(crate) fn stability(number: u8) -> Result<Stability, DecodeError> {
-    match number {
-        0 => Ok(Stability::Unstable),
-        1 => Ok(Stability::DataSync),
-        2 => Ok(Stability::FileSync),
-        _ => Err(DecodeError::Value { field: "stability", value: number.into() }),
-    }
-}
-
 /// Flag: entries with attributes are requested.
 const PLUS: u32 = 1 << 2;
 
@@ -439,10 +423,7 @@ impl LockItem {
             owner: U64::new(lock.owner.0),
             pid: U32::new(lock.pid),
             family: family_number(lock.family),
-            kind: match lock.kind {
-                LockKind::Read => 1,
-                LockKind::Write => 2,
-            },
+            kind: kind_number(lock.kind),
             reserved: [0; 2],
         })
     }
@@ -452,11 +433,7 @@ impl LockItem {
         Ok(Lock {
             range: range([self.start, self.last])?,
             family: family(self.family)?,
-            kind: match self.kind {
-                1 => LockKind::Read,
-                2 => LockKind::Write,
-                other => return Err(DecodeError::Value { field: "kind of lock", value: other.into() }),
-            },
+            kind: kind(self.kind)?,
             owner: LockOwner(self.owner.get()),
             pid: self.pid.get(),
         })
@@ -476,21 +453,6 @@ fn range([start, last]: [U64; 2]) -> Result<LockRange, DecodeError> {
         return Err(DecodeError::Value { field: "range of a lock", value: range.start });
     }
     Ok(range)
-}
-
-fn family_number(family: LockFamily) -> u8 {
-    match family {
-        LockFamily::Posix => 1,
-        LockFamily::Flock => 2,
-    }
-}
-
-fn family(number: u8) -> Result<LockFamily, DecodeError> {
-    match number {
-        1 => Ok(LockFamily::Posix),
-        2 => Ok(LockFamily::Flock),
-        other => Err(DecodeError::Value { field: "family of locks", value: other.into() }),
-    }
 }
 
 impl<'a> Field<'a> for Lock {

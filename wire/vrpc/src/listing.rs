@@ -3,7 +3,7 @@
 use tombolo_core::fs::{Cookie, DirBudget, DirEntry, Entry, FileType, NAME_MAX, NodeId};
 use zerocopy::little_endian::{I32, U16, U64};
 
-use crate::attr::{file_type, type_number};
+use crate::fields::{file_type, type_number};
 use crate::frame::{ALIGN, Items, Reader, zero};
 use crate::layout::{EntryAttrItem, EntryHandleItem, EntryItem};
 use crate::{DecodeError, EncodeError, FrameSink, HandleBytes};

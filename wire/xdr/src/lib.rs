@@ -27,18 +27,20 @@
 //!
 //! Non-goals: floating point, and everything that our protocols do not use.
 //!
-//! Reading order: `decode`, `encode`, `error`, `list`, `macros`.
+//! Reading order: `decode`, `encode`, `error`, `few`, `list`, `macros`.
 #![forbid(unsafe_code)]
 
 mod decode;
 mod encode;
 mod error;
+mod few;
 mod list;
 mod macros;
 
 pub use decode::{Decode, Decoder};
 pub use encode::{Encode, Encoder, encoded};
 pub use error::{Error, Result};
+pub use few::Few;
 pub use list::{Items, List};
 
 /// Alignment of all items, in bytes (RFC 4506 §3).

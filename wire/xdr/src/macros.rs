@@ -38,6 +38,27 @@ macro_rules! xdr_struct {
     };
 }
 
+/// Implements `Encode` and `Decode` for types that are encoded as another: `Type: conversion from it,
+/// conversion to it;`.
+#[macro_export]
+macro_rules! xdr_as {
+    ($($name:ty: $from:expr, $to:expr;)+) => {$(
+        impl<'a> $crate::Decode<'a> for $name {
+            #[inline]
+            fn decode(xdr: &mut $crate::Decoder<'a>) -> $crate::Result<Self> {
+                xdr.value().map($from)
+            }
+        }
+
+        impl $crate::Encode for $name {
+            #[inline]
+            fn encode(&self, xdr: &mut $crate::Encoder<'_>) {
+                xdr.value(&$to(self));
+            }
+        }
+    )+};
+}
+
 /// Declares an enumeration (RFC 4506 §4.3), and implements `Encode` and `Decode` for it. Decoding an
 /// undefined number fails with [`Error::BadEnum`](crate::Error::BadEnum).
 #[macro_export]

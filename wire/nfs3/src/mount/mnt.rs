@@ -1,9 +1,7 @@
 //! Argument and results of MNT (RFC 1813 appendix I §5.2.1).
 
-use std::ops::Deref;
-
 use tombolo_wire_rpc::AuthFlavor;
-use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Result, xdr_enum, xdr_struct};
+use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Few, Result, xdr_enum, xdr_struct};
 
 use crate::{FileHandle, Reply};
 
@@ -99,61 +97,5 @@ xdr_struct! {
     }
 }
 
-/// A list of credential flavors, stored inline.
-#[derive(Clone, Copy)]
-pub struct Flavors {
-    flavors: [AuthFlavor; FLAVORS_MAX],
-    len: usize,
-}
-
-impl Flavors {
-    /// Returns these flavors; `None` if there are more than [`FLAVORS_MAX`].
-    #[must_use]
-    pub fn new(flavors: &[AuthFlavor]) -> Option<Self> {
-        let mut list = Self { flavors: [AuthFlavor::NONE; FLAVORS_MAX], len: flavors.len() };
-        list.flavors.get_mut(..flavors.len())?.copy_from_slice(flavors);
-        Some(list)
-    }
-}
-
-impl Deref for Flavors {
-    type Target = [AuthFlavor];
-
-    fn deref(&self) -> &[AuthFlavor] {
-        self.flavors.get(..self.len).unwrap_or_default()
-    }
-}
-
-impl PartialEq for Flavors {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other
-    }
-}
-
-impl Eq for Flavors {}
-
-impl std::fmt::Debug for Flavors {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-/// Fails beyond [`FLAVORS_MAX`] flavors: the protocol sets no limit, but no server offers as many.
-impl<'a> Decode<'a> for Flavors {
-    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-        let mut list = Self { flavors: [AuthFlavor::NONE; FLAVORS_MAX], len: xdr.length(FLAVORS_MAX)? };
-        for flavor in list.flavors.iter_mut().take(list.len) {
-            *flavor = xdr.value()?;
-        }
-        Ok(list)
-    }
-}
-
-impl Encode for Flavors {
-    fn encode(&self, xdr: &mut Encoder<'_>) {
-        xdr.u32(self.len as u32);
-        for flavor in &**self {
-            xdr.value(flavor);
-        }
-    }
-}
+/// A list of credential flavors: the protocol sets no limit, but no server offers more than [`FLAVORS_MAX`].
+pub type Flavors = Few<AuthFlavor, FLAVORS_MAX>;
