@@ -189,18 +189,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_side_reads_writes_of_the_other() {
-        let (client, server) = Ends::in_memory(Layout::with_bulk(8, 8, 0).expect("a layout"));
-        client.own.write_at(4096, b"request").expect("inside");
-        server.own.write_at(4096, b"answer!").expect("inside");
-        let mut got = [0; 7];
-        server.peer.read_at(4096, &mut got).expect("inside");
-        assert_eq!(&got, b"request");
-        client.peer.read_at(4096, &mut got).expect("inside");
-        assert_eq!(&got, b"answer!");
-    }
-
-    #[test]
     fn a_part_of_a_region_cannot_be_left() {
         let region = Region::heap(8192);
         let upper = Extent::new(region.clone(), 4096, 2048).expect("inside");

@@ -4,16 +4,16 @@
 //! precedence. The words behind them change continuously. Each has a pair of cache lines to itself
 //! (processors fetch pairs), so that one side's stores do not steal a line that the other is polling.
 
-use std::mem::{offset_of, size_of};
 use std::sync::atomic::Ordering;
 
 use thiserror::Error;
 use tombolo_mem::OutOfBounds;
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromZeros, IntoBytes};
 
 use crate::link::ends::{DoorbellKind, Epoch, Extent, Role};
 use crate::link::layout::{HEADER_BYTES, Layout, LayoutError};
+use crate::link::raw::raw;
 use crate::link::terms::{Features, Incarnation, VERSION};
 
 /// Offset of the owner's heartbeat: u64, incremented with each beat.
@@ -103,33 +103,22 @@ impl Header {
     }
 }
 
-/// Memory layout. All numbers are little-endian.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Raw {
-    magic: [u8; 8],
-    version: U32,
-    role: U32,
-    features: U64,
-    slots: U32,
-    back_slots: U32,
-    bytes: U64,
-    epoch: U32,
-    doorbell: U32,
-    incarnation: [u8; 16],
+raw! {
+    struct Raw: 0..64 {
+        0 magic: [u8; 8],
+        8 version: U32,
+        12 role: U32,
+        16 features: U64,
+        24 slots: U32,
+        28 back_slots: U32,
+        32 bytes: U64,
+        40 epoch: U32,
+        44 doorbell: U32,
+        48 incarnation: [u8; 16],
+    }
 }
 
 const _: () = {
-    assert!(offset_of!(Raw, version) == 8);
-    assert!(offset_of!(Raw, role) == 12);
-    assert!(offset_of!(Raw, features) == 16);
-    assert!(offset_of!(Raw, slots) == 24);
-    assert!(offset_of!(Raw, back_slots) == 28);
-    assert!(offset_of!(Raw, bytes) == 32);
-    assert!(offset_of!(Raw, epoch) == 40);
-    assert!(offset_of!(Raw, doorbell) == 44);
-    assert!(offset_of!(Raw, incarnation) == 48);
-    assert!(size_of::<Raw>() == 64);
     assert!(size_of::<Raw>() as u64 <= HEARTBEAT_OFFSET);
     assert!(DOORBELL_OFFSET + 4 <= HEADER_BYTES);
 };

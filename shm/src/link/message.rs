@@ -5,13 +5,13 @@
 //! hello, which later versions may extend.
 
 use std::fmt;
-use std::mem::{offset_of, size_of};
 
 use thiserror::Error;
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::link::ends::DoorbellKind;
+use crate::link::raw::raw;
 use crate::link::region_forwarding::{ForwardRegion, RegionForwarded, Withdraw};
 use crate::link::terms::{Doorbells, Features, Incarnation, Protocol};
 
@@ -324,59 +324,50 @@ impl Cause {
     }
 }
 
-// Memory layout. All numbers are little-endian. Offsets are from the start of the message, whose first 16
-// bytes are the head.
+// Offsets are from the start of the message, whose first 16 bytes are the head.
+raw! {
+    struct Head: 0..16 {
+        0 magic: [u8; 8],
+        8 kind: U32,
+        12 len: U32,
+    }
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Head {
-    magic: [u8; 8],
-    kind: U32,
-    len: U32,
-}
+    struct RawHello: 16..88 {
+        16 version_min: U32,
+        20 version_max: U32,
+        24 offered: U64,
+        32 required: U64,
+        40 slots: U32,
+        44 back_slots: U32,
+        48 bytes: U64,
+        56 client: [u8; 16],
+        72 protocol: U32,
+        76 doorbells: U32,
+        80 export_len: U32,
+        84 label_len: U32,
+    }
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct RawHello {
-    version_min: U32,
-    version_max: U32,
-    offered: U64,
-    required: U64,
-    slots: U32,
-    back_slots: U32,
-    bytes: U64,
-    client: [u8; 16],
-    protocol: U32,
-    doorbells: U32,
-    export_len: U32,
-    label_len: U32,
-}
+    struct RawWelcome: 16..72 {
+        16 version: U32,
+        20 doorbell: U32,
+        24 features: U64,
+        32 slots: U32,
+        36 back_slots: U32,
+        40 bytes: U64,
+        48 epoch: U32,
+        52 protocol: U32,
+        56 server: [u8; 16],
+    }
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct RawWelcome {
-    version: U32,
-    doorbell: U32,
-    features: U64,
-    slots: U32,
-    back_slots: U32,
-    bytes: U64,
-    epoch: U32,
-    protocol: U32,
-    server: [u8; 16],
-}
-
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct RawReason {
-    code: U32,
-    len: U32,
+    struct RawReason: 16..24 {
+        16 code: U32,
+        20 len: U32,
+    }
 }
 
 const _: () = {
     const HEAD: usize = size_of::<Head>();
     assert!(HEAD + size_of::<RawHello>() + NAME_BYTES_MAX + LABEL_BYTES_MAX <= MESSAGE_BYTES_MAX);
-    assert!(HEAD + offset_of!(RawReason, len) == 20);
     assert!(HEAD + size_of::<RawReason>() + REASON_BYTES_MAX <= MESSAGE_BYTES_MAX);
 };
 

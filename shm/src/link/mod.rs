@@ -10,6 +10,7 @@ mod heartbeat;
 mod layout;
 mod message;
 mod negotiate;
+mod raw;
 mod region_forwarding;
 mod rendezvous_page;
 mod terms;

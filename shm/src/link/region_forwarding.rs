@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::address::Domain;
 use crate::link::message::MessageError;
+use crate::link::raw::raw;
 
 /// Maximum number of a client's forwarded regions per link.
 pub const FORWARDED_REGIONS_MAX: usize = 8;
@@ -103,29 +104,24 @@ fn foreign_domain(number: U32) -> Result<Domain, MessageError> {
     domain.ok_or(MessageError::Value { what: "domain", value: number.get() })
 }
 
-// Memory layout of the body, behind a head of 16 bytes.
+// The body, behind a head of 16 bytes.
+raw! {
+    struct RawForwardRegion: 16..48 {
+        16 domain: U32,
+        20 user: U32,
+        24 bytes: U64,
+        32 start: U64,
+        40 end: U64,
+    }
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct RawForwardRegion {
-    domain: U32,
-    user: U32,
-    bytes: U64,
-    start: U64,
-    end: U64,
-}
+    struct RawOutcome: 16..24 {
+        16 domain: U32,
+        20 outcome: U32,
+    }
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct RawOutcome {
-    domain: U32,
-    outcome: U32,
-}
-
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct RawWithdraw {
-    domain: U32,
+    struct RawWithdraw: 16..20 {
+        16 domain: U32,
+    }
 }
 
 const ACCEPTED: u32 = 1;

@@ -6,17 +6,17 @@
 //! client. A phase word carries the number of its attempt, so that nothing left by an earlier client or
 //! server is mistaken for the current one's.
 
-use std::mem::{offset_of, size_of};
 use std::sync::atomic::{Ordering, fence};
 
 use thiserror::Error;
 use tombolo_mem::{OutOfBounds, Region, WordMut};
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromZeros, IntoBytes};
 
 use crate::link::ends::{Extent, Role};
 use crate::link::layout::REGION_BYTES_MAX;
 use crate::link::message::{MESSAGE_BYTES_MAX, Message, MessageError};
+use crate::link::raw::raw;
 use crate::link::terms::{Incarnation, VERSION};
 
 /// Size of the rendezvous page, in bytes.
@@ -235,21 +235,17 @@ fn message_offset(role: Role) -> usize {
     }
 }
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Raw {
-    magic: [u8; 8],
-    version: U32,
-    zero: U32,
-    total: U64,
-    server: [u8; 16],
+raw! {
+    struct Raw: 0..40 {
+        0 magic: [u8; 8],
+        8 version: U32,
+        12 zero: U32,
+        16 total: U64,
+        24 server: [u8; 16],
+    }
 }
 
 const _: () = {
-    assert!(offset_of!(Raw, version) == 8);
-    assert!(offset_of!(Raw, total) == 16);
-    assert!(offset_of!(Raw, server) == 24);
-    assert!(size_of::<Raw>() == 40);
     assert!(size_of::<Raw>() <= OWNER_OFFSET);
     assert!(CLIENT_PHASE_OFFSET + 4 <= CLIENT_MESSAGE_OFFSET);
     assert!(CLIENT_MESSAGE_OFFSET + MESSAGE_BYTES_MAX <= SERVER_MESSAGE_OFFSET);
