@@ -404,19 +404,8 @@ mod tests {
     }
 
     #[test]
-    fn death_a_goodbye_and_nonsense_are_told_apart() {
+    fn nonsense_is_a_protocol_error() {
         let watcher = Watcher::start().expect("a watcher");
-        let (control_socket, theirs, ended) = watched(&watcher);
-        drop(theirs);
-        assert_eq!(ended.recv_timeout(PATIENCE), Ok(EndReason::Died));
-        assert!(control_socket.is_over());
-
-        let (_control, theirs, ended) = watched(&watcher);
-        let goodbye = Message::Goodbye(Goodbye::new(Cause::Leaving, "done"));
-        packet::send(&theirs, &goodbye.encode(), &[]).expect("send");
-        drop(theirs);
-        assert_eq!(ended.recv_timeout(PATIENCE), Ok(EndReason::Left));
-
         let (_control, theirs, ended) = watched(&watcher);
         packet::send(&theirs, b"nonsense", &[]).expect("send");
         assert!(matches!(ended.recv_timeout(PATIENCE), Ok(EndReason::ProtocolError(_))));

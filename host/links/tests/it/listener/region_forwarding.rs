@@ -40,6 +40,10 @@ fn say(socket: &OwnedFd, message: &Message, descriptors: &[BorrowedFd<'_>]) {
     packet::send(socket, &message.encode(), descriptors).expect("sent");
 }
 
+fn answer(domain: Domain, is_known: bool) -> Message {
+    Message::RegionForwarded(RegionForwarded { domain, is_known })
+}
+
 /// The domain between: it retains the memory of the program's requests, and has a link to a server played by
 /// the test.
 struct Middle {
@@ -127,8 +131,7 @@ impl Middle {
         let Some((Message::ForwardRegion(forwarded), _)) = next(&self.server) else {
             panic!("no forwarded region")
         };
-        let answer = RegionForwarded { domain: forwarded.domain, is_known: true };
-        say(&self.server, &Message::RegionForwarded(answer), &[]);
+        say(&self.server, &answer(forwarded.domain, true), &[]);
         until("it is known", || self.line.remote_buffer(&source).is_some());
         source
     }
@@ -152,8 +155,7 @@ fn forwarded_region_exposes_bulk_memory_only() {
     let region = tombolo_shm::region::sealed::map_peer(memory, forwarded.bytes).expect("sealed");
     // Neither forwarded a second time, nor answered yet.
     assert!(middle.line.remote_buffer(&source).is_none());
-    let answer = RegionForwarded { domain: forwarded.domain, is_known: true };
-    say(&middle.server, &Message::RegionForwarded(answer), &[]);
+    say(&middle.server, &answer(forwarded.domain, true), &[]);
     let remote = found("it is known", || middle.line.remote_buffer(&source));
     let [(address, 4096)] = remote.parts[..] else { panic!("{remote:?}") };
     assert_eq!(address.domain(), forwarded.domain);
@@ -182,15 +184,10 @@ fn memory_that_is_not_taken_is_copied_for_good() {
     let Some((Message::ForwardRegion(forwarded), _)) = next(&middle.server) else {
         panic!("no forwarded region")
     };
-    let answer = RegionForwarded { domain: forwarded.domain, is_known: false };
-    say(&middle.server, &Message::RegionForwarded(answer), &[]);
+    say(&middle.server, &answer(forwarded.domain, false), &[]);
     // An answer for a region that was never forwarded is a protocol error: once it is detected, the previous
     // answer was handled.
-    say(
-        &middle.server,
-        &Message::RegionForwarded(RegionForwarded { domain: Domain(9), is_known: true }),
-        &[],
-    );
+    say(&middle.server, &answer(Domain(9), true), &[]);
     until("the violation is noticed", || middle.line.is_lost());
     assert!(
         matches!(middle.line.end(), Some(EndReason::ProtocolError(ProtocolError::Malformed(_)))),
@@ -205,8 +202,7 @@ fn memory_that_is_not_taken_is_copied_for_good() {
 fn a_second_answer_is_a_protocol_error() {
     let mut middle = Middle::new();
     let _source = middle.known();
-    let again = RegionForwarded { domain: Domain::FIRST_OTHER, is_known: false };
-    say(&middle.server, &Message::RegionForwarded(again), &[]);
+    say(&middle.server, &answer(Domain::FIRST_OTHER, false), &[]);
     until("the violation is noticed", || middle.line.is_lost());
     assert!(matches!(middle.line.end(), Some(EndReason::ProtocolError(_))));
 }
@@ -279,7 +275,6 @@ fn malformed_forwarded_regions_end_their_link_and_no_other() {
     let outside = ForwardRegion { domain: Domain(2), user: 0, bytes: 8192, nameable: 4096..8193 };
     let backwards = ForwardRegion { nameable: std::ops::Range { start: 4096, end: 0 }, ..outside.clone() };
     let unknown = Message::Withdraw(Withdraw { domain: Domain(2) });
-    let answer = Message::RegionForwarded(RegionForwarded { domain: Domain(2), is_known: true });
     for (what, offered, message, descriptors) in [
         ("not agreed on", Features::REGION_FORWARDING, forward(2, 8192), &one),
         ("without memory", agreed, forward(2, 8192), &none),
@@ -287,7 +282,7 @@ fn malformed_forwarded_regions_end_their_link_and_no_other() {
         ("names what is not there", agreed, Message::ForwardRegion(outside), &one),
         ("ends before it begins", agreed, Message::ForwardRegion(backwards), &one),
         ("withdraws nothing", agreed, unknown, &none),
-        ("answers nothing", agreed, answer, &none),
+        ("answers nothing", agreed, answer(Domain(2), true), &none),
     ] {
         let socket = stranger(&host, offered);
         say(&socket, &message, descriptors);
@@ -298,10 +293,7 @@ fn malformed_forwarded_regions_end_their_link_and_no_other() {
     // A number is used once, even if it was withdrawn.
     let socket = stranger(&host, agreed);
     say(&socket, &forward(7, 8192), &one);
-    let known = |domain, is_known| {
-        Some(Message::RegionForwarded(RegionForwarded { domain: Domain(domain), is_known }))
-    };
-    assert_eq!(next(&socket).map(|(message, _)| message), known(7, true));
+    assert_eq!(next(&socket).map(|(message, _)| message), Some(answer(Domain(7), true)));
     say(&socket, &Message::Withdraw(Withdraw { domain: Domain(7) }), &[]);
     say(&socket, &forward(7, 8192), &one);
     assert!(is_cut(&socket));

@@ -209,21 +209,9 @@ fn references_out_of_range_overflowing_or_to_unknown_domains() {
     let (bulk, bytes) = (layout.bulk_offset(), layout.bytes());
     let at = |domain, offset| GlobalAddress::new(domain, offset).expect("48 bits");
     for (kind, domain) in [(READ, Domain::CLIENT), (WRITE, Domain::SERVER)] {
-        for (offset, len) in [(bulk, 0), (bulk, bytes - bulk), (bytes - 1, 1)] {
-            let (_, error) = refer(kind, at(domain, offset), len);
-            assert_eq!(error, None, "{offset} {len}");
-        }
-        for (offset, len_bytes) in [
-            (0, 1),
-            (layout.ring_offset(), 64),
-            (bulk - 1, 2),
-            (bytes - 1, 2),
-            (bytes, 1),
-            (bulk, u64::MAX),
-            (bulk, u64::MAX - bulk + 1),
-            ((1 << 48) - 1, 1 << 48),
-            (bulk, u64::from(u32::MAX)),
-        ] {
+        let (_, error) = refer(kind, at(domain, bulk), bytes - bulk);
+        assert_eq!(error, None);
+        for (offset, len_bytes) in [(bulk - 1, 2), (bytes - 1, 2), (bulk, u64::MAX - bulk + 1)] {
             let (client, error) = refer(kind, at(domain, offset), len_bytes);
             assert_eq!(error, Some(AddressError::Range { domain, offset, len_bytes }));
             client.ends_for(ProtocolError::Reference(AddressError::Range { domain, offset, len_bytes }));
