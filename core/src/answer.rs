@@ -142,21 +142,10 @@ macro_rules! or_answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::task::Poll;
 
     /// Returns an answer that pends once and is woken by another thread.
-    fn slow<T: Send + 'static>(value: T) -> Answer<T> {
-        let mut value = Some(value);
-        let mut polled = false;
-        Answer::later(std::future::poll_fn(move |context| {
-            if polled {
-                return Poll::Ready(value.take().ok_or(Error::Interrupted));
-            }
-            polled = true;
-            let waker = context.waker().clone();
-            std::thread::spawn(move || waker.wake());
-            Poll::Pending
-        }))
+    fn slow(value: u32) -> Answer<u32> {
+        Answer::later(async move { Ok(crate::block_on::tests::slow(value).await) })
     }
 
     #[test]

@@ -45,12 +45,12 @@ impl Wake for Unpark {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::future::poll_fn;
 
     /// Returns a future that is ready at its second poll, which another thread triggers.
-    fn slow(value: u32) -> impl Future<Output = u32> {
+    pub(crate) fn slow(value: u32) -> impl Future<Output = u32> {
         let mut polled = false;
         poll_fn(move |context| {
             if std::mem::replace(&mut polled, true) {

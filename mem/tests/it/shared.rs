@@ -1,24 +1,13 @@
 //! Memory shared by two sides: a peer's read-only file, and words loaded and stored atomically.
 
-use std::ffi::CStr;
 use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use tombolo_mem::{LINE_BYTES, Lines, LinesMut, OutOfBounds, Region, Sink, Source, Word, WordMut};
 
-const PAGE: usize = 4096;
-
-fn memfd(name: &CStr, len: usize) -> File {
-    // SAFETY: the name ends in NUL.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-    assert!(fd >= 0);
-    // SAFETY: a new descriptor without another owner.
-    let file = unsafe { File::from_raw_fd(fd) };
-    file.set_len(len as u64).unwrap();
-    file
-}
+use crate::{PAGE, memfd};
 
 /// Returns a peer's memory, sealed so that only the owner can write it.
 fn sealed(len: usize) -> (File, Region) {

@@ -1,23 +1,10 @@
 //! Memory that a peer changes, and truncates, while it is in use.
 
-use std::ffi::CStr;
-use std::fs::File;
-use std::os::fd::FromRawFd;
 use std::os::unix::fs::FileExt;
 use std::thread;
 use tombolo_mem::{MapError, Region, Sink, Source};
 
-const PAGE: usize = 4096;
-
-fn memfd(name: &CStr, len: usize) -> File {
-    // SAFETY: the name ends in NUL.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-    assert!(fd >= 0);
-    // SAFETY: a new descriptor without another owner.
-    let file = unsafe { File::from_raw_fd(fd) };
-    file.set_len(len as u64).unwrap();
-    file
-}
+use crate::{PAGE, memfd};
 
 #[test]
 fn copies_during_concurrent_writes_return_written_bytes_only() {

@@ -115,18 +115,14 @@ fn plays_a_compromised_server() {
     reads.extend(needs("mounts").then(|| "/proc".into()));
     let needs = Needs {
         reads,
-        lists: Vec::new(),
         changes: if needs("changes") || needs("users") { vec![at("changes")] } else { Vec::new() },
         removes: vec![at("sockets")],
         listens_in: if needs("listens") { vec![at("sockets")] } else { Vec::new() },
         reaches: if needs("connects") { vec![at("outside/socket")] } else { Vec::new() },
-        listens: false,
         connects: needs("connects"),
-        looks_up: false,
-        has_ring: false,
         serves_users: needs("users"),
         serves_mounts: needs("mounts"),
-        unconfinable: None,
+        ..Needs::default()
     };
     let strictness: Strictness = word("STRICTNESS").parse().expect("a word");
     let namespace = Namespace::enter(strictness, &needs).expect("mounts");
