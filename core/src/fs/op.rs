@@ -1,134 +1,70 @@
 //! Operations of the waist as values, for layers that count, delay or fail them.
 
-/// An operation of the waist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-#[allow(missing_docs, reason = "each is the method of the same name in the waist")]
-pub enum Op {
-    Lookup,
-    Forget,
-    Getattr,
-    Setattr,
-    Access,
-    Readlink,
-    Create,
-    CreateUnnamed,
-    Mkdir,
-    Symlink,
-    Mknod,
-    Link,
-    Unlink,
-    Rmdir,
-    Rename,
-    Open,
-    Release,
-    Flush,
-    Fsync,
-    Read,
-    Write,
-    Readdir,
-    Statfs,
-    Syncfs,
-    Getxattr,
-    Setxattr,
-    Listxattr,
-    Removexattr,
-    TestLock,
-    Lock,
-    Unlock,
-    HandleOf,
-    Resolve,
-    Parent,
-    Allocate,
-    Seek,
-    Copy,
+macro_rules! ops {
+    ($($op:ident = $name:literal),+ $(,)?) => {
+        /// An operation of the waist.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        #[allow(missing_docs, reason = "each is the method of the same name in the waist")]
+        pub enum Op {
+            $($op,)+
+        }
+
+        impl Op {
+            /// All operations, in the order of their numbers.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$op),+];
+
+            /// Returns the name used in tables and metrics.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$op => $name,)+
+                }
+            }
+        }
+    };
+}
+
+ops! {
+    Lookup = "lookup",
+    Forget = "forget",
+    Getattr = "getattr",
+    Setattr = "setattr",
+    Access = "access",
+    Readlink = "readlink",
+    Create = "create",
+    CreateUnnamed = "create_unnamed",
+    Mkdir = "mkdir",
+    Symlink = "symlink",
+    Mknod = "mknod",
+    Link = "link",
+    Unlink = "unlink",
+    Rmdir = "rmdir",
+    Rename = "rename",
+    Open = "open",
+    Release = "release",
+    Flush = "flush",
+    Fsync = "fsync",
+    Read = "read",
+    Write = "write",
+    Readdir = "readdir",
+    Statfs = "statfs",
+    Syncfs = "syncfs",
+    Getxattr = "getxattr",
+    Setxattr = "setxattr",
+    Listxattr = "listxattr",
+    Removexattr = "removexattr",
+    TestLock = "test_lock",
+    Lock = "lock",
+    Unlock = "unlock",
+    HandleOf = "handle_of",
+    Resolve = "resolve",
+    Parent = "parent",
+    Allocate = "allocate",
+    Seek = "seek",
+    Copy = "copy",
 }
 
 impl Op {
-    /// All operations, in the order of their numbers.
-    pub const ALL: [Self; 37] = [
-        Self::Lookup,
-        Self::Forget,
-        Self::Getattr,
-        Self::Setattr,
-        Self::Access,
-        Self::Readlink,
-        Self::Create,
-        Self::CreateUnnamed,
-        Self::Mkdir,
-        Self::Symlink,
-        Self::Mknod,
-        Self::Link,
-        Self::Unlink,
-        Self::Rmdir,
-        Self::Rename,
-        Self::Open,
-        Self::Release,
-        Self::Flush,
-        Self::Fsync,
-        Self::Read,
-        Self::Write,
-        Self::Readdir,
-        Self::Statfs,
-        Self::Syncfs,
-        Self::Getxattr,
-        Self::Setxattr,
-        Self::Listxattr,
-        Self::Removexattr,
-        Self::TestLock,
-        Self::Lock,
-        Self::Unlock,
-        Self::HandleOf,
-        Self::Resolve,
-        Self::Parent,
-        Self::Allocate,
-        Self::Seek,
-        Self::Copy,
-    ];
-
-    /// Returns the name used in tables and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Lookup => "lookup",
-            Self::Forget => "forget",
-            Self::Getattr => "getattr",
-            Self::Setattr => "setattr",
-            Self::Access => "access",
-            Self::Readlink => "readlink",
-            Self::Create => "create",
-            Self::CreateUnnamed => "create_unnamed",
-            Self::Mkdir => "mkdir",
-            Self::Symlink => "symlink",
-            Self::Mknod => "mknod",
-            Self::Link => "link",
-            Self::Unlink => "unlink",
-            Self::Rmdir => "rmdir",
-            Self::Rename => "rename",
-            Self::Open => "open",
-            Self::Release => "release",
-            Self::Flush => "flush",
-            Self::Fsync => "fsync",
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Readdir => "readdir",
-            Self::Statfs => "statfs",
-            Self::Syncfs => "syncfs",
-            Self::Getxattr => "getxattr",
-            Self::Setxattr => "setxattr",
-            Self::Listxattr => "listxattr",
-            Self::Removexattr => "removexattr",
-            Self::TestLock => "test_lock",
-            Self::Lock => "lock",
-            Self::Unlock => "unlock",
-            Self::HandleOf => "handle_of",
-            Self::Resolve => "resolve",
-            Self::Parent => "parent",
-            Self::Allocate => "allocate",
-            Self::Seek => "seek",
-            Self::Copy => "copy",
-        }
-    }
-
     /// Returns the operation whose [`name`](Self::name) this is; `None` for unknown names.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|op| op.name() == name)
