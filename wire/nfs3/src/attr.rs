@@ -17,34 +17,36 @@ const BLOCK_SIZE: u32 = 4096;
 /// The id by which chown(2) leaves an owner unchanged. No user has it.
 const NO_ID: u32 = u32::MAX;
 
-/// Converts to `ftype3`.
-#[inline]
-#[must_use]
-pub const fn file_type3(file_type: FileType) -> FileType3 {
-    match file_type {
-        FileType::Regular => FileType3::Regular,
-        FileType::Directory => FileType3::Directory,
-        FileType::Symlink => FileType3::Symlink,
-        FileType::BlockDevice => FileType3::BlockDevice,
-        FileType::CharDevice => FileType3::CharDevice,
-        FileType::Fifo => FileType3::Fifo,
-        FileType::Socket => FileType3::Socket,
-    }
+/// Declares the conversions between an enum of the waist and NFS's, which differ only in their numbers.
+macro_rules! conversions {
+    ($($to:ident, $from:ident: $ours:ident, $theirs:ident { $($name:ident),+ })+) => {
+        $(
+            #[doc = concat!("Converts to [`", stringify!($theirs), "`].")]
+            #[inline]
+            #[must_use]
+            pub const fn $to(value: $ours) -> $theirs {
+                match value {
+                    $($ours::$name => $theirs::$name,)+
+                }
+            }
+
+            #[doc = concat!("Converts from [`", stringify!($theirs), "`].")]
+            #[inline]
+            #[must_use]
+            pub const fn $from(value: $theirs) -> $ours {
+                match value {
+                    $($theirs::$name => $ours::$name,)+
+                }
+            }
+        )+
+    };
 }
 
-/// Converts from `ftype3`.
-#[inline]
-#[must_use]
-pub const fn file_type(file_type: FileType3) -> FileType {
-    match file_type {
-        FileType3::Regular => FileType::Regular,
-        FileType3::Directory => FileType::Directory,
-        FileType3::Symlink => FileType::Symlink,
-        FileType3::BlockDevice => FileType::BlockDevice,
-        FileType3::CharDevice => FileType::CharDevice,
-        FileType3::Fifo => FileType::Fifo,
-        FileType3::Socket => FileType::Socket,
+conversions! {
+    file_type3, file_type: FileType, FileType3 {
+        Regular, Directory, Symlink, BlockDevice, CharDevice, Fifo, Socket
     }
+    stable_how, stability: Stability, StableHow { Unstable, DataSync, FileSync }
 }
 
 /// Converts to `nfstime3`, clamping to its range.
@@ -206,28 +208,6 @@ fn set_time3(set: Option<SetTime>) -> SetTime3 {
         None => SetTime3::DontChange,
         Some(SetTime::Now) => SetTime3::Server,
         Some(SetTime::At(at)) => SetTime3::Client(time3(at)),
-    }
-}
-
-/// Converts to `stable_how`.
-#[inline]
-#[must_use]
-pub const fn stable_how(stability: Stability) -> StableHow {
-    match stability {
-        Stability::Unstable => StableHow::Unstable,
-        Stability::DataSync => StableHow::DataSync,
-        Stability::FileSync => StableHow::FileSync,
-    }
-}
-
-/// Converts from `stable_how`.
-#[inline]
-#[must_use]
-pub const fn stability(how: StableHow) -> Stability {
-    match how {
-        StableHow::Unstable => Stability::Unstable,
-        StableHow::DataSync => Stability::DataSync,
-        StableHow::FileSync => Stability::FileSync,
     }
 }
 
