@@ -2,12 +2,12 @@
 
 use tombolo_core::fs::{Attr, Device, FileType, Mode, SetTime, Timestamp};
 use tombolo_sys::change;
-use tombolo_sys::stat::{self, Moment, Stat};
+use tombolo_sys::stat::{Moment, Stat};
 
 /// Converts the kernel's attributes. An unknown file type becomes a regular file.
 pub(crate) fn attr_of(stat: &Stat) -> Attr {
     Attr {
-        file_type: file_type(stat.kind()).unwrap_or(FileType::Regular),
+        file_type: FileType::of_mode(stat.mode).unwrap_or(FileType::Regular),
         mode: Mode::new(stat.mode),
         nlink: stat.links,
         uid: stat.uid,
@@ -32,34 +32,6 @@ pub(crate) fn attr_of(stat: &Stat) -> Attr {
 pub(crate) fn birth_mark(stat: &Stat) -> u64 {
     let Some(born) = stat.born else { return 0 };
     born.seconds.unsigned_abs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(born.nanoseconds))
-}
-
-/// Returns the file type for a mode's type bits; `None` for other bits, such as 0, which listings use for
-/// "unknown".
-pub(crate) fn file_type(kind: u32) -> Option<FileType> {
-    Some(match kind {
-        stat::S_IFREG => FileType::Regular,
-        stat::S_IFDIR => FileType::Directory,
-        stat::S_IFLNK => FileType::Symlink,
-        stat::S_IFBLK => FileType::BlockDevice,
-        stat::S_IFCHR => FileType::CharDevice,
-        stat::S_IFIFO => FileType::Fifo,
-        stat::S_IFSOCK => FileType::Socket,
-        _ => return None,
-    })
-}
-
-/// Returns the type bits that a mode has for this file type.
-pub(crate) fn kind_bits(file_type: FileType) -> u32 {
-    match file_type {
-        FileType::Regular => stat::S_IFREG,
-        FileType::Directory => stat::S_IFDIR,
-        FileType::Symlink => stat::S_IFLNK,
-        FileType::BlockDevice => stat::S_IFBLK,
-        FileType::CharDevice => stat::S_IFCHR,
-        FileType::Fifo => stat::S_IFIFO,
-        FileType::Socket => stat::S_IFSOCK,
-    }
 }
 
 /// Converts a time to set; `None` leaves the file's time unchanged.

@@ -2,14 +2,13 @@
 
 use std::sync::MutexGuard;
 
-use tombolo_core::fs::{Cookie, DirEntry, DirPage, Entry, File, Name, NodeId, OpenFlags};
+use tombolo_core::fs::{Cookie, DirEntry, DirPage, Entry, File, FileType, Name, NodeId, OpenFlags};
 use tombolo_core::{Answer, Ctx, Error, Result, lock, or_answer};
 use tombolo_sys::dir::{self};
 use tombolo_sys::handle::FileHandle;
 use tombolo_sys::stat::{S_IFDIR, Stat, stat_entry};
 
 use crate::acting::Acting;
-use crate::attr::file_type;
 use crate::files::{Cursor, OpenFile};
 use crate::options::Submounts;
 use crate::state::{LocalSession, Location, Session};
@@ -89,7 +88,7 @@ impl Session {
         let mut line = DirEntry {
             name: entry.name,
             fileid: entry.inode,
-            file_type: file_type(entry.kind),
+            file_type: FileType::of_mode(entry.kind),
             cookie: Cookie(entry.next.0),
             entry: None,
         };

@@ -13,7 +13,6 @@ use tombolo_sys::namespace::{self, RenameFlags as SysRenameFlags};
 use tombolo_sys::open::{OpenFlags, open_cached, open_place};
 use tombolo_sys::stat::{self, Device as SysDevice, S_IFLNK};
 
-use crate::attr::kind_bits;
 use crate::state::{Location, Session};
 use crate::table::Anchor;
 use crate::window::ChangedFile;
@@ -139,7 +138,7 @@ impl Session {
         // Device nodes need a privilege that a thread lacks while it acts as another user than the superuser.
         let device = SysDevice { major: rdev.major, minor: rdev.minor };
         let make = |dir: &Location, mode| {
-            namespace::make_node(dir.fd(), name.as_bytes(), kind_bits(file_type) | mode, device)
+            namespace::make_node(dir.fd(), name.as_bytes(), file_type.mode_bits() | mode, device)
         };
         self.make(cx, parent, name, mode, make)
     }

@@ -2,8 +2,6 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use tombolo_wire_fuse::attr::type_bits;
-
 use crate::TomboloTree;
 use crate::boundary::{Failure, copy_out, guarded, guarded_int, path_of, tree_of};
 
@@ -92,7 +90,7 @@ pub unsafe extern "C" fn tombolo_list(
             name.extend_from_slice(entry.name.as_name().as_bytes());
             name.push(0);
             // DT_UNKNOWN is 0.
-            let kind = entry.file_type.map_or(0, |file_type| type_bits(file_type) >> TYPE_SHIFT);
+            let kind = entry.file_type.map_or(0, |file_type| file_type.mode_bits() >> TYPE_SHIFT);
             // SAFETY: the caller guarantees that `each` may be called with `context`; `name` is
             // NUL-terminated and lives until `each` returns.
             let end = unsafe { each(context, name.as_ptr().cast(), kind, entry.fileid) };

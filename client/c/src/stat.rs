@@ -5,7 +5,6 @@ use std::ffi::{c_char, c_int};
 use libtombolo::Last;
 use tombolo_core::Answer;
 use tombolo_core::fs::{AccessMask, Attr, Timestamp};
-use tombolo_wire_fuse::attr::type_bits;
 
 use crate::TomboloTree;
 use crate::boundary::{Failure, guarded_int, path_of, tree_of};
@@ -78,7 +77,7 @@ impl From<&Attr> for Stat {
     #[inline]
     fn from(attr: &Attr) -> Self {
         Self {
-            mode: type_bits(attr.file_type) | attr.mode.bits(),
+            mode: attr.file_type.mode_bits() | attr.mode.bits(),
             nlink: attr.nlink,
             uid: attr.uid,
             gid: attr.gid,

@@ -1,5 +1,7 @@
 //! Attributes of nodes and of file systems.
 
+use tombolo_sys::stat::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
+
 /// The type of a node (POSIX file types).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileType {
@@ -30,6 +32,24 @@ impl FileType {
         Self::Fifo,
         Self::Socket,
     ];
+
+    /// Returns the type bits of a node's mode.
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            Self::Regular => S_IFREG,
+            Self::Directory => S_IFDIR,
+            Self::Symlink => S_IFLNK,
+            Self::BlockDevice => S_IFBLK,
+            Self::CharDevice => S_IFCHR,
+            Self::Fifo => S_IFIFO,
+            Self::Socket => S_IFSOCK,
+        }
+    }
+
+    /// Returns the type in a mode's bits; `None` for other bits, such as 0, which listings use for "unknown".
+    pub fn of_mode(mode: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|file_type| file_type.mode_bits() == mode & S_IFMT)
+    }
 }
 
 /// Permission bits with set-user-id, set-group-id and sticky: the low twelve bits of a POSIX mode, never the

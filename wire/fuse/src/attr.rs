@@ -1,47 +1,25 @@
 //! Conversion between the waist's attributes and FUSE's.
 
 use crate::dirent::DirentKind;
-use crate::flags::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
+use crate::flags::S_IFMT;
 use crate::layout::attr::{FuseAttr, FuseStatx, SetattrIn, SetattrValid, StatxMask, SxTime};
 use crate::layout::misc::StatfsOut;
 use tombolo_core::Error;
 use tombolo_core::fs::{Attr, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp};
-
-/// Returns the type bits of a mode.
-#[must_use]
-pub fn type_bits(file_type: FileType) -> u32 {
-    match file_type {
-        FileType::Regular => S_IFREG,
-        FileType::Directory => S_IFDIR,
-        FileType::Symlink => S_IFLNK,
-        FileType::BlockDevice => S_IFBLK,
-        FileType::CharDevice => S_IFCHR,
-        FileType::Fifo => S_IFIFO,
-        FileType::Socket => S_IFSOCK,
-    }
-}
 
 /// Returns the type in a mode's bits. No type bits mean a regular file, as for mknod(2).
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for invalid type bits.
 pub fn file_type(mode: u32) -> Result<FileType, Error> {
-    Ok(match mode & S_IFMT {
-        0 | S_IFREG => FileType::Regular,
-        S_IFDIR => FileType::Directory,
-        S_IFLNK => FileType::Symlink,
-        S_IFBLK => FileType::BlockDevice,
-        S_IFCHR => FileType::CharDevice,
-        S_IFIFO => FileType::Fifo,
-        S_IFSOCK => FileType::Socket,
-        _ => return Err(Error::InvalidArgument),
-    })
+    let file_type = if mode & S_IFMT == 0 { Some(FileType::Regular) } else { FileType::of_mode(mode) };
+    file_type.ok_or(Error::InvalidArgument)
 }
 
 /// Returns the kind of a directory entry; [`DirentKind::UNKNOWN`] for `None`.
 #[must_use]
 pub fn dirent_kind(file_type: Option<FileType>) -> DirentKind {
-    file_type.map_or(DirentKind::UNKNOWN, |file_type| DirentKind::from_mode(type_bits(file_type)))
+    file_type.map_or(DirentKind::UNKNOWN, |file_type| DirentKind::from_mode(file_type.mode_bits()))
 }
 
 /// Encodes a device number in the kernel's 32-bit encoding (`new_encode_dev`): 12 bits of major, 20 of minor.
@@ -69,7 +47,7 @@ pub fn to_wire(attr: &Attr) -> FuseAttr {
         atimensec: attr.atime.nanos,
         mtimensec: attr.mtime.nanos,
         ctimensec: attr.ctime.nanos,
-        mode: type_bits(attr.file_type) | attr.mode.bits(),
+        mode: attr.file_type.mode_bits() | attr.mode.bits(),
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,
@@ -120,7 +98,7 @@ pub fn to_statx(attr: &Attr) -> FuseStatx {
         uid: attr.uid,
         gid: attr.gid,
         // Type and permissions together have 16 bits.
-        mode: (type_bits(attr.file_type) | attr.mode.bits()) as u16,
+        mode: (attr.file_type.mode_bits() | attr.mode.bits()) as u16,
         ino: attr.fileid,
         size: attr.size,
         blocks: attr.blocks,
@@ -184,7 +162,7 @@ mod tests {
         let bytes = prop::collection::vec(any::<u8>(), size_of::<FuseAttr>());
         (types, bytes).prop_map(|(file_type, bytes)| {
             let mut raw = FuseAttr::read_from_bytes(&bytes).unwrap();
-            raw.mode = type_bits(file_type) | raw.mode & Mode::MASK;
+            raw.mode = file_type.mode_bits() | raw.mode & Mode::MASK;
             for nanos in [&mut raw.atimensec, &mut raw.mtimensec, &mut raw.ctimensec] {
                 *nanos %= 1_000_000_000;
             }
@@ -210,7 +188,7 @@ mod tests {
 
     #[test]
     fn birth_time_is_sent_only_if_known() {
-        let attr = from_wire(&FuseAttr { mode: S_IFREG, ..Default::default() }).unwrap();
+        let attr = from_wire(&FuseAttr::default()).unwrap();
         let born = Attr { btime: Some(Timestamp { secs: 5, nanos: 6 }), ..attr };
         assert_eq!(to_statx(&born).mask & StatxMask::BTIME.bits(), StatxMask::BTIME.bits());
         assert_eq!(to_statx(&born).btime.tv_sec, 5);

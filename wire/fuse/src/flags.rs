@@ -33,13 +33,6 @@ pub const FMODE_EXEC: u32 = 0o40;
 
 /// Mask of the file type in a mode.
 pub const S_IFMT: u32 = 0o170_000;
-pub const S_IFSOCK: u32 = 0o140_000;
-pub const S_IFLNK: u32 = 0o120_000;
-pub const S_IFREG: u32 = 0o100_000;
-pub const S_IFBLK: u32 = 0o060_000;
-pub const S_IFDIR: u32 = 0o040_000;
-pub const S_IFCHR: u32 = 0o020_000;
-pub const S_IFIFO: u32 = 0o010_000;
 
 pub const SEEK_DATA: u32 = 3;
 pub const SEEK_HOLE: u32 = 4;
