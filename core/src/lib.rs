@@ -22,6 +22,7 @@ mod interrupt;
 mod squash;
 mod stability;
 mod sync;
+mod wakers;
 
 pub use answer::{Answer, Later};
 pub use block_on::{block_on, unpark_waker};
@@ -35,3 +36,4 @@ pub use stability::Stability;
 pub use sync::lock;
 #[doc(hidden)]
 pub use tombolo_mem as mem;
+pub use wakers::Wakers;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tombolo_core::fs::{Entry, File, NodeId, OpenFlags, OpenId, PersistentHandle, Volume};
-use tombolo_core::{Error, Identity};
+use tombolo_core::{Error, Identity, Wakers};
 use tombolo_host_links::client::{Call, Line, LineError};
 use tombolo_host_links::{EndReason, ProtocolError};
 use tombolo_host_runtime::task;
@@ -14,7 +14,6 @@ use tombolo_wire_vrpc::{
     BODY_BYTES, DecodeError, HandleBytes, Header, Kind, Offers, Reply, Request, Session, Translate,
 };
 
-use crate::bulk_memory::BulkWaiters;
 use crate::callers::Callers;
 use crate::connect::Connected;
 use crate::frame::Frame;
@@ -31,7 +30,7 @@ pub(crate) struct Link {
     /// The session as described by the server.
     pub(crate) terms: Session,
     pub(crate) callers: Arc<Callers>,
-    pub(crate) bulk_waiters: BulkWaiters,
+    pub(crate) bulk_waiters: Wakers,
     pub(crate) objects: Arc<SessionObjects>,
     _keep: Box<dyn Any + Send + Sync>,
 }
@@ -119,7 +118,7 @@ impl Link {
         Ok(Arc::new(Self {
             number,
             callers,
-            bulk_waiters: BulkWaiters::default(),
+            bulk_waiters: Wakers::default(),
             objects,
             terms,
             line,

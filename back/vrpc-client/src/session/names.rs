@@ -9,6 +9,7 @@ use tombolo_shm::area::{Area, Span};
 use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reference, Request};
 
 use super::replies::{bytes, made};
+use crate::bulk_memory;
 use crate::link::Link;
 use crate::links::Links;
 use crate::request::OutgoingRequest;
@@ -109,7 +110,8 @@ impl Links {
             let (links, link, cx, ask) = (links.clone(), link.clone(), cx.clone(), ask.clone());
             Answer::later(async move {
                 let is_lost = || link.line.is_lost();
-                match link.bulk_waiters.wait(area(&link), len_bytes as u64, is_lost, &cx.interrupt).await {
+                let (waiters, area) = (&link.bulk_waiters, area(&link));
+                match bulk_memory::wait(waiters, area, len_bytes as u64, is_lost, &cx.interrupt).await {
                     Some(span) => ask(&links, &link, &cx, span).resolve().await,
                     None if is_lost() => Err(Error::Disconnected),
                     None => Err(Error::Interrupted),

@@ -13,7 +13,6 @@
 //! Reading order: `message`, `server`, `reply`; `route`, `sending`, `answer`.
 
 mod answer;
-mod bulk_space;
 mod message;
 mod reply;
 mod route;

@@ -8,9 +8,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use tombolo_core::lock;
-
-use super::bulk_space::BulkSpace;
+use tombolo_core::{Wakers, lock};
 use tombolo_host_links::client::Line;
 
 /// A factory of ONC RPC links to one export of one server.
@@ -61,7 +59,10 @@ struct RouteState {
 /// A link in use.
 pub(crate) struct Live {
     pub(super) line: Line,
-    pub(super) bulk_space: BulkSpace,
+    /// Waiters for bulk memory.
+    space: Wakers,
+    /// Lock held while the two spans of a pair are taken: no other holder finds only one of them taken.
+    pub(super) pair: Mutex<()>,
     _keep: Box<dyn Any + Send + Sync>,
 }
 
@@ -140,7 +141,7 @@ impl Route {
             state.is_searching |= is_it;
             if is_it { state.live.take() } else { None }
         };
-        lost.bulk_space.changed();
+        lost.memory_returned();
         if was_live.is_some() {
             let why = lost.line.end().map(|end| end.to_string()).unwrap_or_default();
             tracing::warn!(server = &*self.label, why, "link lost: reconnecting");
@@ -197,18 +198,18 @@ fn search(route: &Weak<Route>, dial: &dyn Dial) {
 
 impl Live {
     fn new(Dialed { line, keep }: Dialed) -> Arc<Self> {
-        Arc::new(Self { line, bulk_space: BulkSpace::default(), _keep: keep })
+        Arc::new(Self { line, space: Wakers::default(), pair: Mutex::default(), _keep: keep })
     }
 
     /// Registers a waiter, to be woken when bulk memory is returned or the link is lost. The caller must
     /// check again afterwards.
     pub(crate) fn wait_for_memory(&self, waiter: &Waker) {
-        self.bulk_space.wait(waiter);
+        self.space.add(waiter);
     }
 
-    /// Wakes waiters after bulk memory was returned.
+    /// Wakes waiters after bulk memory was returned or the link was lost.
     pub(crate) fn memory_returned(&self) {
-        self.bulk_space.changed();
+        self.space.changed();
     }
 }
 

@@ -1,5 +1,6 @@
 //! Sending of calls to the server.
 
+use tombolo_core::lock;
 use tombolo_mem::Source;
 use tombolo_shm::address::GlobalAddress;
 use tombolo_shm::area::{Area, Span};
@@ -94,7 +95,10 @@ impl Live {
         };
         // A single span is taken atomically.
         let taken = if out_bytes == 0 || buffer_bytes == 0 { take() } else { None };
-        taken.or_else(|| self.bulk_space.with_whole_pairs(take))
+        taken.or_else(|| {
+            let _pair = lock(&self.pair);
+            take()
+        })
     }
 }
 
