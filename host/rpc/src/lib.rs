@@ -15,6 +15,7 @@
 //! Reading order: [`server`], [`client`], [`link`].
 #![forbid(unsafe_code)]
 
+mod alarm;
 pub mod client;
 pub mod link;
 pub mod server;

@@ -1,6 +1,5 @@
 //! State shared by callers and the engine.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tombolo_core::lock;
@@ -10,9 +9,8 @@ use super::finished::Finished;
 use super::sending::Job;
 use super::state::ClientState;
 use super::wire::Wire;
+use crate::alarm::Alarm;
 use tombolo_host_runtime::rate_limit::RateLimit;
-use tombolo_sys::Result;
-use tombolo_sys::epoll::EventFd;
 
 /// Wire, counters, alarm and locked state of one client.
 pub(super) struct SharedClient {
@@ -68,51 +66,5 @@ impl SharedClient {
                 self.alarm.raise();
             }
         }
-    }
-}
-
-/// A flag that makes the engine run deferred work.
-#[derive(Debug, Default)]
-pub(super) struct Alarm {
-    /// Event that wakes the sleeping receiver thread; `None` if the engine has no thread.
-    pub(super) wakeup: Option<EventFd>,
-    any: AtomicBool,
-    asleep: AtomicBool,
-}
-
-impl Alarm {
-    pub(super) fn with_wakeup() -> Result<Self> {
-        Ok(Self { wakeup: Some(EventFd::new()?), ..Self::default() })
-    }
-
-    /// Requests a run of the engine.
-    pub(super) fn raise(&self) {
-        self.any.store(true, Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst)
-            && self.asleep.swap(false, Ordering::SeqCst)
-            && let Some(wakeup) = &self.wakeup
-        {
-            wakeup.notify();
-        }
-    }
-
-    /// Returns `true` if the alarm is raised.
-    pub(super) fn is_raised(&self) -> bool {
-        self.any.load(Ordering::SeqCst)
-    }
-
-    /// Clears the alarm. Returns `true` if it was raised.
-    pub(super) fn take(&self) -> bool {
-        self.is_raised() && self.any.swap(false, Ordering::SeqCst)
-    }
-
-    /// Runs `sleep` unless the alarm is raised; a later alarm ends the sleep.
-    pub(super) fn sleep(&self, sleep: impl FnOnce()) {
-        self.asleep.store(true, Ordering::SeqCst);
-        // An earlier alarm may have found the thread awake.
-        if !self.is_raised() {
-            sleep();
-        }
-        self.asleep.store(false, Ordering::SeqCst);
     }
 }

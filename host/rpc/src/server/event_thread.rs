@@ -21,7 +21,7 @@ use super::service::{Peer, Transport};
 use super::shared_connection::SharedConnection;
 use super::thread_queue::{Commands, ThreadQueue, Token, USES, Watched};
 use tombolo_host_runtime::polling::PollWindow;
-use tombolo_sys::epoll::{Epoll, Event, Interest};
+use tombolo_sys::epoll::{Epoll, Event, EventFd, Interest};
 use tombolo_sys::moment::Moment;
 use tombolo_sys::{Result, socket};
 
@@ -85,7 +85,9 @@ impl EventThread {
         sockets: Vec<DatagramReader>,
     ) -> Result<Self> {
         let epoll = Epoll::new()?;
-        epoll.add(&queue.wakeup, Token::WAKEUP.number(), Interest::Readable)?;
+        if let Some(wakeup) = &queue.alarm.wakeup {
+            epoll.add(wakeup, Token::WAKEUP.number(), Interest::Readable)?;
+        }
         listening.watch(&epoll)?;
         for (index, reader) in sockets.iter().enumerate() {
             epoll.add(reader.datagrams.socket(), Token::socket(index).number(), Interest::Readable)?;
@@ -139,7 +141,7 @@ impl EventThread {
     }
 
     fn run_commands(&mut self) {
-        if !self.queue.has_commands() {
+        if !self.queue.alarm.is_raised() {
             return;
         }
         let mut commands = mem::take(&mut self.commands);
@@ -270,7 +272,7 @@ impl EventThread {
     fn note(&mut self, event: &Event) {
         let token = Token::from_number(event.token);
         match token.watched() {
-            Watched::Wakeup => self.queue.wakeup.clear(),
+            Watched::Wakeup => self.queue.alarm.wakeup.iter().for_each(EventFd::clear),
             // Level-triggered events repeat; one entry in the queue is enough.
             Watched::Listener(_) | Watched::Socket(_) => {
                 if !self.ready.contains(&token) {
@@ -302,7 +304,7 @@ impl EventThread {
         let since = Moment::now();
         let mut polls = 0;
         while self.window.pause(since) {
-            if self.queue.has_commands() {
+            if self.queue.alarm.is_raised() {
                 return true;
             }
             polls += 1;
@@ -335,7 +337,7 @@ impl EventThread {
         let until = [self.next_sweep, self.listening.resumes_at(), self.stops_at.map(|_| now + STOP_PAUSE)];
         let timeout = until.into_iter().flatten().min().map(|time| time.saturating_duration_since(now));
         let queue = self.queue.clone();
-        queue.sleep(|| {
+        queue.alarm.sleep(|| {
             self.poll_events(timeout);
         });
         self.window.slept(now.elapsed());

@@ -3,22 +3,20 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use tombolo_core::lock;
 
 use super::clients::ConnectionPermit;
+use crate::alarm::Alarm;
 use tombolo_sys::Result;
-use tombolo_sys::epoll::EventFd;
 
 /// Queue of commands to an event thread.
 pub(super) struct ThreadQueue {
-    /// Event that wakes the thread if it sleeps when a command is added.
-    pub(super) wakeup: EventFd,
+    /// Alarm that is raised when a command is added.
+    pub(super) alarm: Alarm,
     /// Number of connections that the thread has or is about to get.
     pub(super) connections: AtomicUsize,
-    any: AtomicBool,
-    asleep: AtomicBool,
     commands: Mutex<Commands>,
 }
 
@@ -43,10 +41,8 @@ impl Commands {
 impl ThreadQueue {
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
-            wakeup: EventFd::new()?,
+            alarm: Alarm::with_wakeup()?,
             connections: AtomicUsize::new(0),
-            any: AtomicBool::new(false),
-            asleep: AtomicBool::new(false),
             commands: Mutex::default(),
         })
     }
@@ -67,37 +63,19 @@ impl ThreadQueue {
         self.put(|commands| commands.stop = true);
     }
 
-    /// Returns `true` if there are commands.
-    pub(super) fn has_commands(&self) -> bool {
-        self.any.load(Ordering::SeqCst)
-    }
-
     /// Takes all commands into `commands`, whose memory the queue reuses.
     pub(super) fn take(&self, commands: &mut Commands) {
         commands.clear();
         let mut there = lock(&self.commands);
-        self.any.store(false, Ordering::SeqCst);
+        self.alarm.take();
         commands.stop |= there.stop;
         std::mem::swap(&mut *there, commands);
         there.stop = commands.stop;
     }
 
-    /// Runs `sleep` unless the queue has commands; a new command ends the sleep.
-    pub(super) fn sleep(&self, sleep: impl FnOnce()) {
-        self.asleep.store(true, Ordering::SeqCst);
-        // An earlier command may have found the thread awake.
-        if !self.has_commands() {
-            sleep();
-        }
-        self.asleep.store(false, Ordering::SeqCst);
-    }
-
     fn put(&self, write: impl FnOnce(&mut Commands)) {
         write(&mut lock(&self.commands));
-        self.any.store(true, Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
-            self.wakeup.notify();
-        }
+        self.alarm.raise();
     }
 }
 
