@@ -5,10 +5,13 @@ use std::sync::Arc;
 use tombolo_back_vrpc_client::{Connect, ConnectError, Connected};
 use tombolo_core::fs::{Client, PermissionCheck, Profile, Volume};
 use tombolo_host_links::client::Line;
-use tombolo_host_links::server::{Peer, Server, Service};
+use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Features, Incarnation, Layout};
 use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Offers, Reply, Session as Terms};
+
+/// A reply as number, body and frame.
+pub type Said = (u32, Body, Vec<u8>);
 
 /// Returns valid session terms: all features offered, eight caller numbers.
 pub fn terms() -> Terms {
@@ -24,12 +27,43 @@ pub fn terms() -> Terms {
     Terms { profile, offers, volume, transfer_bytes_max: 1 << 20, callers_max: 8 }
 }
 
-/// Encodes a reply as number, body and frame.
-pub fn said(kind: Kind, reply: &Reply<'_>) -> (u32, Body, Vec<u8>) {
+/// Encodes a reply.
+pub fn said(kind: Kind, reply: &Reply<'_>) -> Said {
     let (mut body, mut memory) = ([0; 48], [0; 4096]);
     let mut frame = FrameBuf::new(&mut memory);
     let number = reply.encode(kind, &mut body, &mut frame).expect("an answer");
     (number, body, frame.as_bytes().to_vec())
+}
+
+/// A service that treats each request as a closure says.
+#[derive(Clone)]
+pub struct MadeUp(Arc<dyn Fn(Kind, Responder) + Send + Sync>);
+
+impl MadeUp {
+    /// Creates a service whose closure keeps or uses the responder of each request.
+    pub fn serving(serve: impl Fn(Kind, Responder) + Send + Sync + 'static) -> Arc<dyn Service> {
+        Arc::new(Self(Arc::new(serve)))
+    }
+
+    /// Creates a service that replies at once.
+    pub fn replying(reply: impl Fn(Kind) -> Said + Send + Sync + 'static) -> Arc<dyn Service> {
+        Self::serving(move |kind, responder| {
+            let (number, body, frame) = reply(kind);
+            responder.send(number, body, &frame);
+        })
+    }
+}
+
+impl Service for MadeUp {
+    fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Session for MadeUp {
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        (self.0)(Kind::from_number(request.kind).expect("the client is honest"), responder);
+    }
 }
 
 /// Dials a server of that service, in memory, over a link without extensions.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use tombolo_allocations::{Counting, of_all_threads};
 use tombolo_back_memory::Memory;
 use tombolo_core::Answer;
-use tombolo_core::fs::{Create, File, FileSystem, Mode as FileMode, Name, NewMode, NodeId, OpenFlags, Write};
+use tombolo_core::fs::{FileSystem, Write};
 use tombolo_mem::Buffer;
 use tombolo_shm::doorbell::Mode;
+use tombolo_test_support::Session;
 use tombolo_vrpc_tests::site::{Plan, Site, client, root};
 
 #[global_allocator]
@@ -38,14 +39,7 @@ fn null_getattr_read_and_write_allocate_nothing() {
     let host = Site::serving(Arc::new(Memory::default()), Plan { mode: Mode::Poll, ..Plan::default() });
     let fs = host.export().attach_session(&client()).expect("a session");
     let cx = root();
-    let how = Create {
-        mode: NewMode::settled(FileMode::new(0o600)),
-        flags: OpenFlags::READ | OpenFlags::WRITE,
-        ..Create::default()
-    };
-    let name = Name::new(b"file").expect("a name");
-    let created = fs.create(&cx, NodeId::ROOT, name, &how).wait().expect("create");
-    let file = File { node: created.entry.node, open: created.open };
+    let file = Session::of(fs.clone()).file("file");
     let data = Buffer::new(65536);
     let write = |len: usize| fs.write(&cx, file, &Write::default(), data.source(0..len));
     let read = |len: usize| fs.read(&cx, file, 0, data.sink(0..len));

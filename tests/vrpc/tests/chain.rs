@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::{LinkLossPolicy, Socket, VrpcExport, VrpcFileSystem};
-use tombolo_core::fs::{Client, Create, Export, File, FileSystem, Name, NodeId, OpenFlags, Write};
+use tombolo_core::fs::{Client, Export, File, FileSystem, Write};
 use tombolo_core::{Error, Result};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::connect::ConnectOptions;
@@ -15,7 +15,7 @@ use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::Server;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Features, Incarnation};
-use tombolo_test_support::until;
+use tombolo_test_support::{Session, until};
 use tombolo_vrpc_tests::site::{client, root};
 
 fn serve(path: &Path, export: Arc<dyn Export>) -> LinkListener {
@@ -75,10 +75,7 @@ impl Chain {
     }
 
     fn create(&self, name: &str) -> File {
-        let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
-        let name = Name::new(name.as_bytes()).expect("a name");
-        let created = self.program.create(&root(), NodeId::ROOT, name, &how).wait().expect("create");
-        File { node: created.entry.node, open: created.open }
+        Session::of(self.program.clone()).file(name)
     }
 
     /// Writes without a copy on the program's side.

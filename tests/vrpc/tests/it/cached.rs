@@ -4,10 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use libtombolo::{CacheOptions, CachedTree, Last, Node, Tree, User, block_on};
-use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
-use tombolo_core::fs::{Export, Mode, Name, SetAttr};
+use tombolo_core::fs::{Mode, SetAttr};
 use tombolo_core::{Error, Identity};
+use tombolo_test_support::name;
 use tombolo_vrpc_tests::site::{Plan, Site};
+
+use crate::local;
 
 const FILE: &[u8] = b"a/b/c/d/file";
 
@@ -36,11 +38,6 @@ fn served() -> Option<Served> {
     Some(served)
 }
 
-fn local(dir: &tempfile::TempDir) -> Arc<dyn Export> {
-    let options = DirOptions { watch_host: true, ..DirOptions::default() };
-    Arc::new(LocalDir::open(dir.path(), options).expect("the export"))
-}
-
 impl Served {
     fn warm(&self) {
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -61,10 +58,8 @@ impl Served {
 
     fn size(&self) -> u64 {
         let size = self.cached.stat(FILE).wait().expect("the file").size;
-        assert_eq!(
-            self.cached.read(FILE).wait().expect("the file").map(|bytes| bytes.len() as u64),
-            Some(size)
-        );
+        let read = self.cached.read(FILE).wait().expect("the file");
+        assert_eq!(read.map(|bytes| bytes.len() as u64), Some(size));
         size
     }
 }
@@ -80,7 +75,6 @@ fn cached_session_sees_foreign_change_on_next_lookup() {
     }
     served.warm();
     let (a, b) = (served.found(b"a"), served.found(b"a/b"));
-    let name = |text: &'static str| Name::new(text.as_bytes()).expect("a name");
     b.make_dir(name("absent"), Mode::new(0o755)).wait().expect("made");
     served.cached.stat(b"a/b/absent").wait().expect("it is there now");
     a.rename(name("b"), &a, name("moved"), Default::default()).wait().expect("moved");

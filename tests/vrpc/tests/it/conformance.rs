@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
 use tombolo_conformance::waist::{Needs, Setup, run, run_some};
 use tombolo_core::fs::{Export, PermissionCheck};
@@ -14,7 +13,9 @@ use tombolo_layer_basic::delay;
 use tombolo_shm::doorbell::Mode;
 use tombolo_vrpc_tests::site::{Plan, Site};
 
-fn run_over(title: &str, export: Arc<dyn Export>, plan: Plan, may_skip: &[&str]) {
+use crate::local;
+
+fn run_over(export: Arc<dyn Export>, plan: Plan, may_skip: &[&str]) {
     let host = Site::serving(export, plan);
     let export: Arc<dyn Export> = Arc::new(host.export());
     let setup = Setup { owners: true, checks: plan.options.checks, lacks: Needs::empty() };
@@ -23,71 +24,72 @@ fn run_over(title: &str, export: Arc<dyn Export>, plan: Plan, may_skip: &[&str])
         // Other sessions may see a write after its caller has continued.
         true => run_some(&export, setup, |case| case.name != "life::sessions_see_writes_at_once"),
     };
-    report.expect(title, may_skip);
+    report.expect("over a link", may_skip);
 }
 
 fn memory() -> Arc<dyn Export> {
     Arc::new(Memory::default())
 }
 
+fn delayed_memory() -> Arc<dyn Export> {
+    Arc::new(delay::over(memory(), Duration::from_micros(20)).expect("a timer"))
+}
+
 #[test]
 fn over_memory() {
-    run_over("over memory", memory(), Plan::default(), &[]);
+    run_over(memory(), Plan::default(), &[]);
 }
 
 #[test]
 fn over_memory_that_leaves_permissions_to_the_caller() {
     let options = Options { checks: PermissionCheck::Caller, ..Options::default() };
     let plan = Plan { options, ..Plan::default() };
-    run_over("over memory, trusting", memory(), plan, &["needs Needs(CHECKS)"]);
+    run_over(memory(), plan, &["needs Needs(CHECKS)"]);
 }
 
 #[test]
 fn over_memory_with_few_slots() {
-    run_over("over memory, 8 slots", memory(), Plan { slots: 8, ..Plan::default() }, &[]);
+    run_over(memory(), Plan { slots: 8, ..Plan::default() }, &[]);
 }
 
 #[test]
 fn over_memory_with_little_bulk_memory() {
-    run_over("over memory, 128 KiB", memory(), Plan { bulk_bytes: 128 << 10, ..Plan::default() }, &[]);
+    run_over(memory(), Plan { bulk_bytes: 128 << 10, ..Plan::default() }, &[]);
 }
 
 #[test]
 fn over_memory_with_transfers_of_six_thousand_bytes() {
     let options = Options { transfer_bytes_max: 6000, ..Options::default() };
-    run_over("over memory, 6000 bytes", memory(), Plan { options, ..Plan::default() }, &[]);
+    run_over(memory(), Plan { options, ..Plan::default() }, &[]);
 }
 
 #[test]
 fn over_memory_without_looking_for_answers() {
-    run_over("over memory, event", memory(), Plan { mode: Mode::Event, ..Plan::default() }, &[]);
+    run_over(memory(), Plan { mode: Mode::Event, ..Plan::default() }, &[]);
 }
 
 #[test]
 fn over_memory_with_two_numbers_for_callers() {
     let options = Options { callers_max: 2, ..Options::default() };
-    run_over("over memory, 2 callers", memory(), Plan { options, ..Plan::default() }, &[]);
+    run_over(memory(), Plan { options, ..Plan::default() }, &[]);
 }
 
 #[test]
 fn over_memory_with_writes_behind() {
     for quiet in [true, false] {
         let plan = Plan { writes_behind: true, quiet, ..Plan::default() };
-        run_over("over memory, writes behind", memory(), plan, &[]);
+        run_over(memory(), plan, &[]);
     }
 }
 
 #[test]
 fn over_memory_that_answers_later_with_writes_behind() {
-    let export = delay::over(Arc::new(Memory::default()), Duration::from_micros(20)).expect("a timer");
-    let plan = Plan { writes_behind: true, ..Plan::default() };
-    run_over("over memory under delay, writes behind", Arc::new(export), plan, &[]);
+    run_over(delayed_memory(), Plan { writes_behind: true, ..Plan::default() }, &[]);
 }
 
 #[test]
 fn over_memory_that_answers_later() {
-    let export = delay::over(Arc::new(Memory::default()), Duration::from_micros(20)).expect("a timer");
-    run_over("over memory under delay", Arc::new(export), Plan::default(), &[]);
+    run_over(delayed_memory(), Plan::default(), &[]);
 }
 
 #[test]
@@ -99,8 +101,5 @@ fn over_a_directory_on_tmpfs() {
 
 fn over_a_directory(plan: Plan) {
     let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
-    let export = LocalDir::open(dir.path(), DirOptions { watch_host: true, ..DirOptions::default() })
-        .expect("the export");
-    let lacks = &["the file system beneath does not support it"];
-    run_over("over a directory on tmpfs", Arc::new(export), plan, lacks);
+    run_over(local(&dir), plan, &["the file system beneath does not support it"]);
 }

@@ -38,16 +38,3 @@ fn session_waiting_for_lock_ends_with_its_link() {
     let other = holder.writer("other");
     until("the session ends with its link", || take(&holder, other, 3).is_ok());
 }
-
-/// Verifies that dropping a session releases its locks.
-#[test]
-fn locks_of_an_ended_session_are_given_back() {
-    let host = Site::serving(Arc::new(Memory::default()), Plan::default());
-    let (first, second) = (Session::attach(&host.export()), Session::attach(&host.export()));
-    let file = first.file("file");
-    take(&first, file, 1).expect("the lock is free");
-    let same = second.writer("file");
-    assert!(matches!(take(&second, same, 2), Err(Error::WouldBlock)));
-    drop(first);
-    take(&second, same, 2).expect("given back");
-}

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::Error;
-use tombolo_core::fs::{Export, FileSystem, Name, NodeId};
-use tombolo_vrpc_tests::site::{Plan, Site, client, root};
+use tombolo_core::fs::Export;
+use tombolo_test_support::Session;
+use tombolo_vrpc_tests::site::{Plan, Site};
 
 #[test]
 fn unsigned_handle_is_stale() {
@@ -15,26 +16,18 @@ fn unsigned_handle_is_stale() {
     let export: Arc<dyn Export> =
         Arc::new(LocalDir::open(dir.path(), DirOptions::default()).expect("the export"));
     // A session that skips the signature, as name_to_handle_at(2) lets any program.
-    let beside = export.attach(&client()).expect("a session");
-    let name = Name::new(b"file").expect("a name");
-    let node = beside.lookup(&root(), NodeId::ROOT, name).wait().expect("a file").node;
-    let handles = beside.persistent_handles().expect("handles");
-    let bare = handles.handle_of(&root(), node).wait().expect("a handle");
-    handles.resolve(&root(), &bare).wait().expect("good in the process itself");
+    let beside = Session::attach(&*export);
+    let bare = beside.handle_of("file").expect("a handle");
+    beside.resolve(&bare).expect("good in the process itself");
 
     let host = Site::serving(export.clone(), Plan::default());
-    let fs = host.export().attach_session(&client()).expect("a session");
-    let handles = fs.persistent_handles().expect("handles");
-    let forged = handles.resolve(&root(), &bare).wait();
+    let session = Session::attach(&host.export());
+    let forged = session.resolve(&bare);
     assert!(matches!(forged, Err(Error::Stale)), "{forged:?}");
 
-    let node = fs.lookup(&root(), NodeId::ROOT, name).wait().expect("a file").node;
-    let given = handles.handle_of(&root(), node).wait().expect("a handle");
-    let other = host.export().attach_session(&client()).expect("a session");
-    let found = other.persistent_handles().expect("handles").resolve(&root(), &given).wait();
+    let given = session.handle_of("file").expect("a handle");
+    let found = Session::attach(&host.export()).resolve(&given);
     assert_eq!(found.expect("what was given out").attr.size, 4, "in another session");
-    let elsewhere =
-        Site::serving(export, Plan::default()).export().attach_session(&client()).expect("a session");
-    let found = elsewhere.persistent_handles().expect("handles").resolve(&root(), &given).wait();
+    let found = Session::attach(&Site::serving(export, Plan::default()).export()).resolve(&given);
     assert!(matches!(found, Err(Error::Stale)), "of another server: {found:?}");
 }

@@ -5,14 +5,20 @@ use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
 use tombolo_core::Error;
-use tombolo_core::fs::{File, FileSystem, Name, NodeId, OpenId};
+use tombolo_core::fs::{File, NodeId, OpenId};
 use tombolo_host_links::EndReason;
 use tombolo_host_links::client::{Line, LineError, Reply as Raw};
 use tombolo_shm::doorbell::Mode;
-use tombolo_vrpc_tests::site::{Plan, Site, client, root};
+use tombolo_test_support::{Session, name};
+use tombolo_vrpc_tests::site::{Plan, Site};
 use tombolo_wire_vrpc::{
     Body, CallerId, Data, Destination, FrameBuf, Groups, Header, Kind, Reference, Reply, Request, Status,
 };
+
+/// Returns the introduction of the superuser.
+fn superuser() -> Request<'static> {
+    Request::Caller { uid: 0, gid: 0, groups: Groups::new(&[]) }
+}
 
 /// A client that sends arbitrary requests.
 struct HostilePeer {
@@ -35,8 +41,7 @@ impl HostilePeer {
     /// Connects a client that has introduced itself as the superuser.
     fn introduced() -> Self {
         let hostile = Self::new();
-        let request = Request::Caller { uid: 0, gid: 0, groups: Groups::new(&[]) };
-        hostile.ask(&request).expect("an answer");
+        hostile.ask(&superuser()).expect("an answer");
         hostile
     }
 
@@ -68,9 +73,15 @@ impl HostilePeer {
             Some(EndReason::ProtocolError(error)) => assert!(error.to_string().contains(reason), "{error}"),
             other => panic!("the link ended so: {other:?}"),
         }
-        let fs = self.host.export().attach_session(&client()).expect("a session");
-        fs.getattr(&root(), NodeId::ROOT, None).wait().expect("others are served");
+        Session::attach(&self.host.export()).lookup(NodeId::ROOT).expect("others are served");
     }
+}
+
+/// Encodes a request that fits into its body.
+fn encoded(request: &Request<'_>, header: &Header) -> Body {
+    let mut body = [0; 48];
+    request.encode(header, &mut body, &mut FrameBuf::new(&mut [])).expect("a request");
+    body
 }
 
 fn no_file() -> File {
@@ -87,11 +98,8 @@ fn an_unknown_caller_cuts_the_link() {
 #[test]
 fn a_caller_beyond_the_limit_cuts_the_link() {
     let hostile = HostilePeer::new();
-    let request = Request::Caller { uid: 0, gid: 0, groups: Groups::new(&[]) };
     let header = Header { caller: CallerId(u16::MAX), ..Header::default() };
-    let mut body = [0; 48];
-    request.encode(&header, &mut body, &mut FrameBuf::new(&mut [])).expect("a request");
-    let outcome = hostile.send(Kind::Caller.number(), body, &[]);
+    let outcome = hostile.send(Kind::Caller.number(), encoded(&superuser(), &header), &[]);
     hostile.is_cut(&outcome, "beyond the limit");
 }
 
@@ -99,9 +107,7 @@ fn a_caller_beyond_the_limit_cuts_the_link() {
 fn a_quiet_request_without_the_extension_cuts_the_link() {
     let hostile = HostilePeer::over(Plan { quiet: false, ..Plan::default() });
     let header = Header { quiet: true, ..Header::default() };
-    let mut body = [0; 48];
-    Request::Null.encode(&header, &mut body, &mut FrameBuf::new(&mut [])).expect("a request");
-    let outcome = hostile.send(Kind::Null.number(), body, &[]);
+    let outcome = hostile.send(Kind::Null.number(), encoded(&Request::Null, &header), &[]);
     hostile.is_cut(&outcome, "without the extension");
 }
 
@@ -122,10 +128,8 @@ fn meaningless_bytes_cut_the_link() {
 #[test]
 fn a_name_with_a_slash_cuts_the_link() {
     let hostile = HostilePeer::introduced();
-    let name = Name::new(b"aXb").expect("a name");
-    let mut body = [0; 48];
-    let request = Request::Lookup { parent: NodeId::ROOT, name };
-    request.encode(&Header::default(), &mut body, &mut FrameBuf::new(&mut [])).expect("a request");
+    let request = Request::Lookup { parent: NodeId::ROOT, name: name("aXb") };
+    let mut body = encoded(&request, &Header::default());
     let at = body.iter().position(|&byte| byte == b'X').expect("the name is in the body");
     body[at] = b'/';
     let outcome = hostile.send(Kind::Lookup.number(), body, &[]);
@@ -147,8 +151,7 @@ fn write_from_other_than_bulk_memory_cuts_link() {
     for address in [0, 4096, 7 << 48, 1 << 40] {
         let hostile = HostilePeer::introduced();
         let data = Data::One(Reference::new(address, 4096).expect("a reference"));
-        let request = Request::Write { file: no_file(), how: Default::default(), data };
-        let outcome = hostile.ask(&request);
+        let outcome = hostile.ask(&Request::Write { file: no_file(), how: Default::default(), data });
         hostile.is_cut(&outcome, "invalid memory reference");
     }
 }

@@ -7,11 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
-use tombolo_back_vrpc_client::{Socket, VrpcExport, VrpcFileSystem};
-use tombolo_core::fs::{
-    Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
-};
-use tombolo_core::{Ctx, Error, Identity, SessionId, Squash, SquashMode};
+use tombolo_back_vrpc_client::{Socket, VrpcExport};
+use tombolo_core::fs::{Export, OpenFlags, PermissionCheck};
+use tombolo_core::{Error, Squash, SquashMode};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::connect::ConnectOptions;
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
@@ -20,6 +18,7 @@ use tombolo_host_links::server::Server;
 use tombolo_shm::doorbell::Mode as DoorbellMode;
 use tombolo_shm::link::Incarnation;
 use tombolo_sys::creds::{self, Checks};
+use tombolo_test_support::{Session, plain};
 use tombolo_vrpc_tests::site::client;
 
 const USER: u32 = 54_321;
@@ -63,7 +62,7 @@ impl TestServer {
     }
 
     /// Attaches as a process of [`USER`].
-    fn session(&self) -> Arc<VrpcFileSystem> {
+    fn session(&self) -> Session {
         let options = ConnectOptions::new("tree", "test", Incarnation([1; 16])).expect("a layout");
         let socket =
             Socket::new(&self.dir.path().join("s"), options, DoorbellMode::Adaptive).expect("a watcher");
@@ -72,7 +71,7 @@ impl TestServer {
         let assumed = creds::assume(process, Checks::Kernel).expect("this test needs root");
         let session = VrpcExport::new(socket).attach_session(&client()).expect("a session");
         drop(assumed);
-        session
+        Session::of(session)
     }
 }
 
@@ -80,32 +79,23 @@ fn open_to_all(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
 }
 
-fn named(uid: u32, gid: u32, groups: &[u32]) -> Ctx {
-    let groups = (!groups.is_empty()).then(|| groups.into());
-    Ctx { identity: Identity { uid, gid, groups }, ..Ctx::root(SessionId(1)) }
-}
-
-fn may_open(fs: &dyn FileSystem, cx: &Ctx, name: &str) -> Result<(), Error> {
-    let name = Name::new(name.as_bytes()).expect("a name");
-    let entry = fs.lookup(cx, NodeId::ROOT, name).wait()?;
-    let opened = fs.open(cx, entry.node, OpenFlags::READ).wait()?;
-    fs.release(cx, File { node: entry.node, open: opened.open });
-    Ok(())
+fn may_open(session: &Session, name: &str) -> Result<(), Error> {
+    session.open(name, OpenFlags::READ).map(|file| session.release(file))
 }
 
 #[test]
 fn unprivileged_process_acts_as_itself_only() {
     let place = TestServer::new("[[allow]]\neverybody = true\n", Options::default());
-    let fs = place.session();
-    may_open(&*fs, &named(USER, GROUP, &[SECOND]), "users").expect("its own");
-    let other = may_open(&*fs, &named(OTHER, GROUP, &[]), "others");
+    let root = place.session();
+    may_open(&root.as_user(USER, GROUP, &[SECOND]), "users").expect("its own");
+    let other = may_open(&root.as_user(OTHER, GROUP, &[]), "others");
     assert!(matches!(other, Err(Error::NotPermitted)), "as another user: {other:?}");
-    for groups in [named(USER, FOREIGN, &[]), named(USER, GROUP, &[FOREIGN]), named(USER, 0, &[])] {
-        let foreign = may_open(&*fs, &groups, "users");
+    for (gid, groups) in [(FOREIGN, vec![]), (GROUP, vec![FOREIGN]), (0, vec![])] {
+        let foreign = may_open(&root.as_user(USER, gid, &groups), "users");
         assert!(matches!(foreign, Err(Error::NotPermitted)), "in a group that it has not: {foreign:?}");
     }
     // The link stays up.
-    may_open(&*fs, &named(USER, SECOND, &[]), "users").expect("its own, in another of its groups");
+    may_open(&root.as_user(USER, SECOND, &[]), "users").expect("its own, in another of its groups");
 }
 
 #[test]
@@ -114,17 +104,13 @@ fn root_of_unprivileged_process_is_its_own_user() {
     for checks in [PermissionCheck::BackEnd, PermissionCheck::Caller] {
         let place =
             TestServer::new("[[allow]]\neverybody = true\n", Options { checks, ..Options::default() });
-        let fs = place.session();
-        let root = named(0, 0, &[]);
+        let root = place.session();
         for name in ["roots", "others"] {
-            let opened = may_open(&*fs, &root, name);
+            let opened = may_open(&root, name);
             assert!(matches!(opened, Err(Error::AccessDenied)), "{name}: {opened:?}");
         }
-        may_open(&*fs, &root, "users").expect("its own");
-        let how =
-            Create { mode: NewMode::settled(Mode::new(0o644)), flags: OpenFlags::WRITE, ..Create::default() };
-        let made = fs.create(&root, NodeId::ROOT, Name::new(b"made").expect("a name"), &how).wait();
-        let attr = made.expect("its own").entry.attr;
+        may_open(&root, "users").expect("its own");
+        let attr = root.create("made", &plain()).expect("its own").entry.attr;
         assert_eq!((attr.uid, attr.gid), (USER, GROUP));
     }
 }
@@ -133,10 +119,10 @@ fn root_of_unprivileged_process_is_its_own_user() {
 fn trusted_peer_acts_with_any_identity() {
     let rules = format!("[[allow]]\nusers = [{USER}]\nidentities = 'any'\n");
     let place = TestServer::new(&rules, Options::default());
-    let fs = place.session();
-    may_open(&*fs, &named(OTHER, OTHER, &[]), "others").expect("believed");
-    may_open(&*fs, &named(0, 0, &[]), "roots").expect("believed");
-    let opened = may_open(&*fs, &named(OTHER, OTHER, &[]), "roots");
+    let root = place.session();
+    may_open(&root.as_user(OTHER, OTHER, &[]), "others").expect("believed");
+    may_open(&root, "roots").expect("believed");
+    let opened = may_open(&root.as_user(OTHER, OTHER, &[]), "roots");
     assert!(matches!(opened, Err(Error::AccessDenied)), "permissions are looked at: {opened:?}");
 }
 
@@ -146,21 +132,20 @@ fn squash_policy_applies_to_trusted_peers_too() {
     let rules = format!("[[allow]]\nusers = [{USER}]\nidentities = 'any'\n");
     let of = |mode| Squash { mode, anonymous_uid: OTHER, anonymous_gid: OTHER };
     for checks in [PermissionCheck::BackEnd, PermissionCheck::Caller] {
-        let place =
-            TestServer::new(&rules, Options { checks, squash: of(SquashMode::Root), ..Options::default() });
-        let fs = place.session();
-        for root in [named(0, 0, &[]), named(0, GROUP, &[0, SECOND])] {
-            let opened = may_open(&*fs, &root, "roots");
+        let options = |mode| Options { checks, squash: of(mode), ..Options::default() };
+        let place = TestServer::new(&rules, options(SquashMode::Root));
+        let root = place.session();
+        for root in [root.clone(), root.as_user(0, GROUP, &[0, SECOND])] {
+            let opened = may_open(&root, "roots");
             assert!(matches!(opened, Err(Error::AccessDenied)), "{checks:?}: {opened:?}");
-            may_open(&*fs, &root, "others").expect("the user that root has become");
+            may_open(&root, "others").expect("the user that root has become");
         }
-        may_open(&*fs, &named(USER, 0, &[0]), "users").expect("others are unchanged");
+        may_open(&root.as_user(USER, 0, &[0]), "users").expect("others are unchanged");
 
-        let place =
-            TestServer::new(&rules, Options { checks, squash: of(SquashMode::All), ..Options::default() });
-        let fs = place.session();
-        may_open(&*fs, &named(USER, USER, &[]), "others").expect("all are the same");
-        let opened = may_open(&*fs, &named(USER, USER, &[]), "users");
+        let place = TestServer::new(&rules, options(SquashMode::All));
+        let root = place.session();
+        may_open(&root.as_user(USER, USER, &[]), "others").expect("all are the same");
+        let opened = may_open(&root.as_user(USER, USER, &[]), "users");
         assert!(matches!(opened, Err(Error::AccessDenied)), "{checks:?}: {opened:?}");
     }
 }

@@ -4,17 +4,15 @@ use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
 use tombolo_core::Error;
-use tombolo_core::fs::{Create, File, FileSystem, Name, NodeId, OpenFlags, Write};
+use tombolo_core::fs::Write;
+use tombolo_test_support::Session;
 use tombolo_vrpc_tests::site::{Plan, Site, client, root};
 
 #[test]
 fn data_in_link_memory_are_accessed_in_place() {
     let host = Site::serving(Arc::new(Memory::default()), Plan { bulk_bytes: 1 << 20, ..Plan::default() });
     let fs = host.export().attach_session(&client()).expect("a session");
-    let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
-    let name = Name::new(b"file").expect("a name");
-    let created = fs.create(&root(), NodeId::ROOT, name, &how).wait().expect("create");
-    let file = File { node: created.entry.node, open: created.open };
+    let file = Session::of(fs.clone()).file("file");
     let bytes: Vec<u8> = (0..70_000_u32).map(|at| at as u8).collect();
     // More rounds than fit at a time: all memory must be returned.
     for round in 0..100_u64 {

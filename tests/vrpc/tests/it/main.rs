@@ -15,6 +15,16 @@ mod numbers;
 mod openings;
 mod reconnect;
 mod releases;
-mod smoke;
 mod socket;
 mod writes_behind;
+
+use std::sync::Arc;
+
+use tombolo_back_local_dir::{LocalDir, Options};
+use tombolo_core::fs::Export;
+
+/// Exports a directory whose changes by the host are reported.
+fn local(dir: &tempfile::TempDir) -> Arc<dyn Export> {
+    let options = Options { watch_host: true, ..Options::default() };
+    Arc::new(LocalDir::open(dir.path(), options).expect("the export"))
+}

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::{
     Connect, ConnectError, Connected, LinkLossPolicy, VrpcExport, VrpcFileSystem,
@@ -22,19 +21,20 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Ctx, Error, Interrupt};
 use tombolo_front_vrpc_server::VrpcServer;
-use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session as LinkSession};
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_layer_replies as replies;
 use tombolo_mem::{Buffer, Source};
 use tombolo_shm::link::Incarnation;
-use tombolo_vrpc_tests::made_up::{Dial, said, terms};
+use tombolo_vrpc_tests::made_up::{Dial, MadeUp, Said, said, terms};
 use tombolo_vrpc_tests::site::{Plan, Site, client, root};
-use tombolo_wire_vrpc::{Body, Kind, Reply, Session as Terms};
+use tombolo_wire_vrpc::{Kind, Reply, Session as Terms};
 
 mod halting;
 
 use halting::{Halting, Mute};
 use tombolo_test_support::{Session, budget, plain, until};
+
+use crate::local;
 
 /// A tree that outlives its servers, and a server of it.
 struct Tree {
@@ -52,11 +52,8 @@ impl Tree {
     fn with(plan: Plan, link_loss_policy: LinkLossPolicy) -> Tree {
         let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
         let site = Site::serving(local(&dir), plan);
-        let fs = site
-            .export()
-            .with_link_loss_policy(link_loss_policy)
-            .attach_session(&client())
-            .expect("a session");
+        let export = site.export().with_link_loss_policy(link_loss_policy);
+        let fs = export.attach_session(&client()).expect("a session");
         let session = Session::of(fs.clone());
         Tree { dir, site, fs, session }
     }
@@ -73,13 +70,6 @@ impl Deref for Tree {
     fn deref(&self) -> &Session {
         &self.session
     }
-}
-
-fn local(dir: &tempfile::TempDir) -> Arc<dyn Export> {
-    Arc::new(
-        LocalDir::open(dir.path(), DirOptions { watch_host: true, ..DirOptions::default() })
-            .expect("the export"),
-    )
 }
 
 /// Returns `true` if the answer is ready.
@@ -107,8 +97,7 @@ fn open_files_and_directories_survive_restarts() {
         assert_eq!(tree.read(file, 50_000, 10).expect("read"), [round - 1; 10]);
         assert_eq!(tree.write(file, 0, &[round; 100_000]).expect("written"), 100_000);
         assert_eq!(tree.fs.link_number(), u32::from(round));
-        let made = tree.mkdir((dir, &round.to_string()));
-        made.expect("a directory in one that was found by the former server");
+        tree.mkdir((dir, &round.to_string())).expect("a directory in one that the former server found");
         let page = tree.readdir(listed, Cookie::START, budget(8192, true)).expect("listed");
         assert_eq!(page.iter().filter(|entry| entry.entry.is_some()).count(), 2);
     }
@@ -123,12 +112,10 @@ fn node_has_one_number_by_name_and_handle() {
     let file = tree.file("file");
     let other = tree.file("other");
     tree.restart();
-    let by_name = tree.lookup("file").expect("found").node;
-    assert_eq!(by_name, file.node);
+    assert_eq!(tree.node("file").expect("found"), file.node);
     let handle = tree.handle_of(other.node).expect("a handle");
     tree.restart();
-    let by_handle = tree.resolve(&handle).expect("found").node;
-    assert_eq!(by_handle, other.node);
+    assert_eq!(tree.resolve(&handle).expect("found").node, other.node);
     // After as many forgets as look-ups the node is gone; resolving it again gives a new one.
     tree.release(other);
     tree.fs.forget(&root(), &[(other.node, 2)]);
@@ -281,12 +268,8 @@ impl Connect for Stuck {
 
 #[test]
 fn soft_session_times_out_during_long_connect() {
-    let hostile: HostileReply = |kind| match kind {
-        Kind::Profile => said(kind, &Reply::Session(terms())),
-        _ => (u32::MAX, [0xff; 48], vec![0xff; 100]),
-    };
     let (end, over) = mpsc::channel();
-    let first = Dial(Arc::new(MadeUp(hostile)));
+    let first = Dial(MadeUp::replying(nonsense));
     let stuck = Stuck { first, was_dialled: AtomicBool::new(false), over: Mutex::new(over) };
     let export =
         VrpcExport::new(stuck).with_link_loss_policy(LinkLossPolicy::Soft(Duration::from_millis(300)));
@@ -332,8 +315,7 @@ fn next_link_may_be_smaller() {
 fn replaced_tree_is_not_mistaken_for_original() {
     let tree = Tree::new();
     let file = tree.file("file");
-    let other: Arc<dyn Export> = Arc::new(Memory::default());
-    tree.site.start(other);
+    tree.site.start(Arc::new(Memory::default()));
     assert!(matches!(tree.read(file, 0, 1), Err(Error::Stale)));
     assert!(matches!(tree.lookup(file.node), Err(Error::Stale)));
     tree.lookup(NodeId::ROOT).expect("the root is whatever is served");
@@ -417,11 +399,8 @@ fn hostile_server_is_retried_at_long_intervals() {
     let file = tree.file("file");
     assert_eq!(tree.write(file, 0, b"data").expect("written"), 4);
     // Invalid replies to everything; no session terms; a server that leaves permission checks to the client.
-    let violations: [HostileReply; 3] = [
-        |kind| match kind {
-            Kind::Profile => said(kind, &Reply::Session(terms())),
-            _ => (u32::MAX, [0xff; 48], vec![0xff; 100]),
-        },
+    let violations: [fn(Kind) -> Said; 3] = [
+        nonsense,
         |_| said(Kind::Null, &Reply::Done),
         |kind| match kind {
             Kind::Profile => {
@@ -443,7 +422,7 @@ fn hostile_server_is_retried_at_long_intervals() {
         for hostile in violations {
             let asked = tree.site.asked();
             let begun = Instant::now();
-            tree.site.start_any(Arc::new(MadeUp(hostile)));
+            tree.site.start_any(MadeUp::replying(hostile));
             until("it was tried again", || tree.site.asked() > asked + 2);
             let tries = u128::from(tree.site.asked() - asked);
             let most = 3 + begun.elapsed().as_millis() / 25;
@@ -462,7 +441,7 @@ fn root_is_never_stale_during_reconnect() {
     tree.file("file");
     let listed = tree.open_dir("").expect("opened");
     let mute = Mute::default();
-    tree.site.start_any(Arc::new(mute.clone()));
+    tree.site.start_any(mute.service());
     until("what was open is asked for", || mute.was_asked());
     let page = DirPage::new(budget(8192, false));
     let mut names = tree.fs.readdir(&root(), listed, Cookie::START, page);
@@ -501,21 +480,10 @@ fn files_closed_during_reconnect_are_closed_on_next_link() {
     until("the lock is given back", || take().is_ok());
 }
 
-type HostileReply = fn(Kind) -> (u32, Body, Vec<u8>);
-
-#[derive(Clone, Copy)]
-struct MadeUp(HostileReply);
-
-impl Service for MadeUp {
-    fn open(&self, _peer: &Peer) -> Result<Arc<dyn LinkSession>, Refusal> {
-        Ok(Arc::new(*self))
-    }
-}
-
-impl LinkSession for MadeUp {
-    fn serve(&self, request: Request<'_>, responder: Responder) {
-        let kind = Kind::from_number(request.kind).expect("the client is honest");
-        let (number, body, frame) = (self.0)(kind);
-        responder.send(number, body, &frame);
+/// Replies to everything but the request for the session's terms with nonsense.
+fn nonsense(kind: Kind) -> Said {
+    match kind {
+        Kind::Profile => said(kind, &Reply::Session(terms())),
+        _ => (u32::MAX, [0xff; 48], vec![0xff; 100]),
     }
 }

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::VrpcFileSystem;
-use tombolo_core::fs::{Create, File, FileSystem, Name, NodeId, OpenFlags};
-use tombolo_layer_basic::stats;
-use tombolo_layer_basic::stats::Counters;
-use tombolo_test_support::until;
+use tombolo_core::fs::{File, FileSystem};
+use tombolo_layer_basic::stats::{self, Counters};
+use tombolo_test_support::{Session, until};
 use tombolo_vrpc_tests::site::{Plan, Site, client, root};
 
 /// A session of a counted server, and openings of a file there.
@@ -24,11 +23,9 @@ impl Opened {
         let export = stats::over(Arc::new(Memory::default()), counters.clone());
         let host = Site::serving(Arc::new(export), plan);
         let fs = host.export().attach_session(&client()).expect("a session");
-        let name = Name::new(b"file").expect("a name");
-        let created = fs.create(&root(), NodeId::ROOT, name, &Create::default()).wait().expect("create");
-        let node = created.entry.node;
-        let open = |_| fs.open(&root(), node, OpenFlags::READ).wait().expect("open").open;
-        let files = (0..count).map(open).map(|open| File { node, open }).collect();
+        let session = Session::of(fs.clone());
+        let node = session.file("file").node;
+        let files = (0..count).map(|_| session.reader(node)).collect();
         Self { _host: host, fs, counters, files }
     }
 

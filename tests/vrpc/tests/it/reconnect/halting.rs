@@ -3,16 +3,27 @@
 use std::sync::{Arc, Mutex};
 
 use tombolo_host_links::server::{LinkCutter, Peer, Refusal, Request, Responder, Service, Session};
-use tombolo_vrpc_tests::made_up::{said, terms};
+use tombolo_vrpc_tests::made_up::{MadeUp, said, terms};
 use tombolo_wire_vrpc::{Body, Kind, Reply};
 
 /// A server that describes the session and does not answer other requests until told to.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct Mute {
     held: Arc<Mutex<Vec<Responder>>>,
 }
 
 impl Mute {
+    pub fn service(&self) -> Arc<dyn Service> {
+        let held = self.held.clone();
+        MadeUp::serving(move |kind, responder| match kind {
+            Kind::Profile => {
+                let (number, body, frame) = said(kind, &Reply::Session(terms()));
+                responder.send(number, body, &frame);
+            }
+            _ => held.lock().expect("no panic").push(responder),
+        })
+    }
+
     pub fn was_asked(&self) -> bool {
         !self.held.lock().expect("no panic").is_empty()
     }
@@ -20,24 +31,6 @@ impl Mute {
     /// Ends the links of clients whose requests are pending.
     pub fn let_go(&self) {
         self.held.lock().expect("no panic").clear();
-    }
-}
-
-impl Service for Mute {
-    fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
-        Ok(Arc::new(self.clone()))
-    }
-}
-
-impl Session for Mute {
-    fn serve(&self, request: Request<'_>, responder: Responder) {
-        match Kind::from_number(request.kind).expect("the client is honest") {
-            kind @ Kind::Profile => {
-                let (number, body, frame) = said(kind, &Reply::Session(terms()));
-                responder.send(number, body, &frame);
-            }
-            _ => self.held.lock().expect("no panic").push(responder),
-        }
     }
 }
 

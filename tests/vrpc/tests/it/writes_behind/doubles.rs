@@ -6,12 +6,14 @@ use std::task::{Poll, Waker};
 
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::{LinkLossPolicy, VrpcFileSystem};
-use tombolo_core::fs::{Create, File, FileSystem, NodeId, OpenFlags, Write, Written};
+use tombolo_core::fs::{File, FileSystem, Write, Written};
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
-use tombolo_host_links::server::{LinkCutter, Peer, Refusal, Request, Responder, Service, Session};
-use tombolo_mem::{Buffer, Source};
-use tombolo_test_support::{mode, name, wrapped};
+use tombolo_host_links::server::{
+    LinkCutter, Peer, Refusal, Request, Responder, Service, Session as LinkSession,
+};
+use tombolo_mem::Source;
+use tombolo_test_support::{Session, plain, wrapped};
 use tombolo_vrpc_tests::site::{Plan, Site, client, root};
 use tombolo_wire_vrpc::{Kind, Request as Vrpc};
 
@@ -127,17 +129,17 @@ struct Recorder {
 }
 
 struct RecordedSession {
-    inner: Arc<dyn Session>,
+    inner: Arc<dyn LinkSession>,
     record: Record,
 }
 
 impl Service for Recorder {
-    fn open(&self, peer: &Peer) -> std::result::Result<Arc<dyn Session>, Refusal> {
+    fn open(&self, peer: &Peer) -> std::result::Result<Arc<dyn LinkSession>, Refusal> {
         Ok(Arc::new(RecordedSession { inner: self.inner.open(peer)?, record: self.record.clone() }))
     }
 }
 
-impl Session for RecordedSession {
+impl LinkSession for RecordedSession {
     fn begun(&self, cutter: LinkCutter) {
         self.inner.begun(cutter);
     }
@@ -175,6 +177,7 @@ pub struct World {
     pub valve: Arc<Valve>,
     pub record: Record,
     pub fs: Arc<VrpcFileSystem>,
+    pub session: Session,
     nature: Nature,
 }
 
@@ -190,7 +193,16 @@ impl World {
         let inner = VrpcServer::new().with_export("export", export, Options::default());
         site.start_any(Arc::new(Recorder { inner: Arc::new(inner), record: record.clone() }));
         let fs = Self::attach(&site, nature);
-        Self { site, valve, record, fs, nature }
+        Self { site, valve, record, session: Session::of(fs.clone()), fs, nature }
+    }
+
+    /// Returns a world with a file, whose writes are treated so.
+    pub fn with_file(writes: Writes) -> (Self, File) {
+        let world = Self::new(Nature::default());
+        let file = world.create("file");
+        world.settle();
+        world.valve.set(writes);
+        (world, file)
     }
 
     fn attach(site: &Arc<Site>, nature: Nature) -> Arc<VrpcFileSystem> {
@@ -202,18 +214,17 @@ impl World {
     }
 
     /// Returns another session, of another client.
-    pub fn another(&self) -> Arc<VrpcFileSystem> {
-        Self::attach(&self.site, self.nature)
+    pub fn another(&self) -> Session {
+        Session::of(Self::attach(&self.site, self.nature))
     }
 
     pub fn create(&self, text: &str) -> File {
-        create(&self.fs, text, OpenFlags::READ | OpenFlags::WRITE)
+        self.session.file_as(text, &plain()).expect("created")
     }
 
     /// Writes at the beginning; `true` if the caller did not wait.
     pub fn writes_at_once(&self, file: File, bytes: &[u8]) -> bool {
-        let answer = self.fs.write(&root(), file, &Write::default(), Source::from(bytes.to_vec()));
-        match answer {
+        match self.fs.write(&root(), file, &Write::default(), Source::from(bytes.to_vec())) {
             Answer::Done(result) => {
                 assert_eq!(result.expect("written").count, bytes.len());
                 true
@@ -223,7 +234,7 @@ impl World {
     }
 
     pub fn read(&self, file: File) -> Vec<u8> {
-        read(&self.fs, file)
+        self.session.read(file, 0, 128 << 10).expect("read")
     }
 
     /// Returns the requests since the last call, except those that a session makes by itself.
@@ -238,16 +249,4 @@ impl World {
         self.fs.null(&root()).wait().expect("null");
         self.requests();
     }
-}
-
-pub fn create(fs: &VrpcFileSystem, text: &str, flags: OpenFlags) -> File {
-    let how = Create { mode: mode(0o600), flags, ..Create::default() };
-    let created = fs.create(&root(), NodeId::ROOT, name(text), &how).wait().expect("created");
-    File { node: created.entry.node, open: created.open }
-}
-
-pub fn read(fs: &VrpcFileSystem, file: File) -> Vec<u8> {
-    let buffer = Buffer::new(128 << 10);
-    let done = fs.read(&root(), file, 0, buffer.sink(0..buffer.len())).wait().expect("read");
-    buffer.source(0..done.count).to_vec(done.count)
 }

@@ -1,20 +1,16 @@
 //! Failures of writes whose callers have continued: each is reported once.
 
 use tombolo_core::Error;
-use tombolo_core::fs::{FileSystem, Notice, SyncScope, Write};
-use tombolo_mem::Source;
+use tombolo_core::fs::{File, FileSystem, Notice, SyncScope};
 use tombolo_test_support::until;
 use tombolo_vrpc_tests::site::root;
 
-use super::doubles::{Nature, World, Writes};
+use super::doubles::{World, Writes};
 use super::flush;
 
 /// Returns a world, and a file of it whose last write fails after its caller has continued.
-fn failing(writes: Writes) -> (World, tombolo_core::fs::File) {
-    let world = World::new(Nature::default());
-    let file = world.create("file");
-    world.settle();
-    world.valve.set(writes);
+fn failing(writes: Writes) -> (World, File) {
+    let (world, file) = World::with_file(writes);
     assert!(world.writes_at_once(file, b"lost data"));
     until("the write has begun", || world.valve.begun() == 1);
     world.valve.set(Writes::Performed);
@@ -34,10 +30,7 @@ fn a_close_reports_the_failure_once() {
 
 #[test]
 fn a_close_reports_a_failure_that_it_waits_for() {
-    let world = World::new(Nature::default());
-    let file = world.create("file");
-    world.settle();
-    world.valve.set(Writes::Lost);
+    let (world, file) = World::with_file(Writes::Lost);
     assert!(world.writes_at_once(file, b"lost data"));
     let closing = world.fs.flush(&root(), file, super::OWNER);
     assert!(!closing.is_done());
@@ -60,10 +53,9 @@ fn an_fsync_reports_the_failure_once() {
 fn the_next_write_reports_the_failure_once() {
     let (world, file) = failing(Writes::Refused);
     world.settle();
-    let write = || world.fs.write(&root(), file, &Write::default(), Source::from(b"more".to_vec())).wait();
-    let written = write();
+    let written = world.session.write(file, 0, b"more");
     assert!(matches!(written, Err(Error::NoSpace)), "{written:?}");
-    assert_eq!(write().expect("it is reported").count, 4);
+    assert_eq!(world.session.write(file, 0, b"more").expect("it is reported"), 4);
     flush(&world, file).expect("to one only");
     assert_eq!(world.read(file), b"more");
 }
@@ -78,21 +70,17 @@ fn other_openings_report_nothing() {
 
 #[test]
 fn caches_drop_the_data_of_a_failed_write() {
-    let world = World::new(Nature::default());
-    let file = world.create("file");
+    let (world, file) = World::with_file(Writes::Performed);
     let changes = world.fs.changes().expect("notices");
-    let last = changes.next(&root(), 0, 4096).wait().expect("the first notices").last;
+    let mut last = changes.next(&root(), 0, 4096).wait().expect("the first notices").last;
     world.valve.set(Writes::Refused);
     assert!(world.writes_at_once(file, b"lost data"));
     assert!(matches!(flush(&world, file), Err(Error::NoSpace)));
     let is_told =
         |notice: &Notice| matches!(notice, Notice::Data { node, start: 0, .. } if *node == file.node);
-    let mut last = last;
-    loop {
+    until("the change is told", || {
         let notices = changes.next(&root(), last, 4096).wait().expect("notices");
-        if notices.list.iter().any(is_told) {
-            break;
-        }
         last = notices.last;
-    }
+        notices.list.iter().any(is_told)
+    });
 }

@@ -9,16 +9,15 @@ use std::thread;
 use std::time::Duration;
 
 use tombolo_core::fs::{
-    Attr, File, FileSystem, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId, OpenFlags, SyncScope,
-    Write,
+    Create, File, FileSystem, Lock, LockFamily, LockKind, LockOwner, LockRange, OpenFlags, SyncScope, Write,
 };
 use tombolo_core::{Answer, Error, Stability};
 use tombolo_mem::Source;
-use tombolo_test_support::{name, until};
+use tombolo_test_support::{Session, plain, until};
 use tombolo_vrpc_tests::site::{Plan, root};
 use tombolo_wire_vrpc::Kind;
 
-use doubles::{Nature, World, Writes, create, read};
+use doubles::{Nature, World, Writes};
 
 const OWNER: LockOwner = LockOwner(7);
 
@@ -27,8 +26,7 @@ fn flush(world: &World, file: File) -> Result<(), Error> {
 }
 
 fn size(world: &World, file: File) -> u64 {
-    let Attr { size, .. } = world.fs.getattr(&root(), file.node, None).wait().expect("attributes");
-    size
+    world.session.attr(file.node).size
 }
 
 /// Releases a held write from another thread, after a while.
@@ -64,10 +62,7 @@ fn create_write_close_awaits_the_create_only() {
 
 #[test]
 fn close_of_an_unanswered_write_is_one_request() {
-    let world = World::new(Nature::default());
-    let file = world.create("file");
-    world.settle();
-    world.valve.set(Writes::Held);
+    let (world, file) = World::with_file(Writes::Held);
     assert!(world.writes_at_once(file, &[7; 4096]));
     let flushing = world.fs.flush(&root(), file, OWNER);
     assert!(!flushing.is_done(), "the outcome of the write is not known");
@@ -81,19 +76,11 @@ fn later_requests_see_an_unanswered_write() {
     let looks: [fn(&World, File); 4] = [
         |world, file| assert_eq!(world.read(file), [3; 600]),
         |world, file| assert_eq!(size(world, file), 600),
-        |world, _| {
-            let entry = world.fs.lookup(&root(), NodeId::ROOT, name("file")).wait().expect("an entry");
-            assert_eq!(entry.attr.size, 600);
-        },
-        |world, file| {
-            let open = world.fs.open(&root(), file.node, OpenFlags::READ).wait().expect("opened").open;
-            assert_eq!(world.read(File { open, ..file }), [3; 600]);
-        },
+        |world, _| assert_eq!(world.session.attr("file").size, 600),
+        |world, file| assert_eq!(world.read(world.session.reader(file.node)), [3; 600]),
     ];
     for look in looks {
-        let world = World::new(Nature::default());
-        let file = world.create("file");
-        world.valve.set(Writes::Held);
+        let (world, file) = World::with_file(Writes::Held);
         assert!(world.writes_at_once(file, &[3; 600]));
         let performing = later(&world, Writes::Performed);
         look(&world, file);
@@ -103,10 +90,7 @@ fn later_requests_see_an_unanswered_write() {
 
 #[test]
 fn an_opening_has_one_unanswered_write() {
-    let world = World::new(Nature::default());
-    let file = world.create("file");
-    world.settle();
-    world.valve.set(Writes::Held);
+    let (world, file) = World::with_file(Writes::Held);
     assert!(world.writes_at_once(file, b"first"));
     assert!(!world.writes_at_once(file, b"other"));
     world.valve.set(Writes::Performed);
@@ -130,8 +114,9 @@ fn few_writes_are_unanswered_at_a_time() {
 #[test]
 fn other_writes_are_awaited() {
     let world = World::new(Nature::default());
-    let plain = world.create("plain");
-    let sync = create(&world.fs, "sync", OpenFlags::WRITE | OpenFlags::SYNC);
+    let unsynced = world.create("plain");
+    let how = Create { flags: OpenFlags::WRITE | OpenFlags::SYNC, ..plain() };
+    let sync = world.session.file_as("sync", &how).expect("created");
     world.settle();
     world.valve.set(Writes::Held);
     let is_awaited = |file, how: Write, len| {
@@ -145,10 +130,10 @@ fn other_writes_are_awaited() {
     };
     let whole = Write::default();
     assert!(is_awaited(sync, whole, 10));
-    assert!(is_awaited(plain, Write { stability: Stability::DataSync, ..whole }, 10));
-    assert!(is_awaited(plain, Write { in_place: true, ..whole }, 10));
-    assert!(is_awaited(plain, whole, (64 << 10) + 1));
-    assert!(!is_awaited(plain, whole, 64 << 10));
+    assert!(is_awaited(unsynced, Write { stability: Stability::DataSync, ..whole }, 10));
+    assert!(is_awaited(unsynced, Write { in_place: true, ..whole }, 10));
+    assert!(is_awaited(unsynced, whole, (64 << 10) + 1));
+    assert!(!is_awaited(unsynced, whole, 64 << 10));
 }
 
 #[test]
@@ -181,21 +166,11 @@ fn sessions_without_all_conditions_await_every_write() {
 fn a_link_between_old_peers_has_no_quiet_request() {
     let world = World::new(Nature { plan: Plan { quiet: false, ..Plan::default() }, ..Nature::default() });
     let file = world.create("file");
-    world.fs.write(&root(), file, &Write::default(), Source::from(vec![1; 600])).wait().expect("written");
+    world.session.write(file, 0, &[1; 600]).expect("written");
     flush(&world, file).expect("closed");
     world.fs.release(&root(), file);
     world.fs.null(&root()).wait().expect("null");
     assert!(world.requests().iter().all(|(_, quiet)| !quiet));
-}
-
-fn lock() -> Lock {
-    Lock {
-        family: LockFamily::Posix,
-        kind: LockKind::Write,
-        range: LockRange { start: 0, last: u64::MAX },
-        owner: OWNER,
-        pid: 1,
-    }
 }
 
 #[test]
@@ -203,26 +178,24 @@ fn a_close_releases_record_locks() {
     let world = World::new(Nature::default());
     let file = world.create("file");
     let other = world.another();
-    let node = other.lookup(&root(), NodeId::ROOT, name("file")).wait().expect("an entry").node;
-    let open = other.open(&root(), node, OpenFlags::READ | OpenFlags::WRITE).wait().expect("opened").open;
-    let locks = |fs: &tombolo_back_vrpc_client::VrpcFileSystem, file, owner| {
-        fs.locks().expect("locks").lock(&root(), file, &Lock { owner, ..lock() }, false).wait()
+    let theirs = other.writer("file");
+    let locks = |session: &Session, file, owner| {
+        let (family, kind, range) = (LockFamily::Posix, LockKind::Write, LockRange::ALL);
+        session.locks().lock(&root(), file, &Lock { family, kind, range, owner, pid: 1 }, false).wait()
     };
-    locks(&world.fs, file, OWNER).expect("locked");
+    locks(&world.session, file, OWNER).expect("locked");
     assert!(world.writes_at_once(file, b"data"));
     world.settle();
-    let conflict = locks(&other, File { node, open }, LockOwner(8));
+    let conflict = locks(&other, theirs, LockOwner(8));
     assert!(matches!(conflict, Err(Error::WouldBlock)), "{conflict:?}");
     flush(&world, file).expect("closed");
     assert_eq!(world.requests().last(), Some(&(Kind::Flush, false)));
-    locks(&other, File { node, open }, LockOwner(8)).expect("released by the close");
+    locks(&other, theirs, LockOwner(8)).expect("released by the close");
 }
 
 #[test]
 fn data_are_taken_before_the_call_returns() {
-    let world = World::new(Nature::default());
-    let file = world.create("file");
-    world.valve.set(Writes::Held);
+    let (world, file) = World::with_file(Writes::Held);
     let buffer = tombolo_mem::Buffer::new(30_000);
     buffer.sink(0..30_000).write_at(0, &[5; 30_000]);
     let how = Write { retainable: true, ..Write::default() };
@@ -235,25 +208,18 @@ fn data_are_taken_before_the_call_returns() {
 
 #[test]
 fn a_session_ends_after_its_writes() {
-    let world = World::new(Nature::default());
-    let (file, other) = (world.create("file"), world.another());
-    world.settle();
-    world.valve.set(Writes::Held);
+    let (world, file) = World::with_file(Writes::Held);
+    let other = world.another();
     assert!(world.writes_at_once(file, b"data"));
     let performing = later(&world, Writes::Performed);
-    drop(world.fs);
-    let node = other.lookup(&root(), NodeId::ROOT, name("file")).wait().expect("an entry").node;
-    let open = other.open(&root(), node, OpenFlags::READ).wait().expect("opened").open;
-    assert_eq!(read(&other, File { node, open }), b"data");
+    drop((world.fs, world.session));
+    assert_eq!(other.contents("file"), b"data");
     performing.join().expect("no panic");
 }
 
 #[test]
 fn an_opening_outlives_its_unanswered_write() {
-    let world = World::new(Nature::default());
-    let file = world.create("file");
-    world.settle();
-    world.valve.set(Writes::Held);
+    let (world, file) = World::with_file(Writes::Held);
     assert!(world.writes_at_once(file, b"data"));
     world.fs.release(&root(), file);
     world.valve.set(Writes::Performed);
@@ -261,7 +227,6 @@ fn an_opening_outlives_its_unanswered_write() {
         world.fs.null(&root()).wait().expect("null");
         world.record.lock().expect("no panic").iter().any(|(kind, _)| *kind == Kind::Release)
     });
-    let again = world.fs.open(&root(), file.node, OpenFlags::READ).wait().expect("opened").open;
-    assert_eq!(world.read(File { open: again, ..file }), b"data");
+    assert_eq!(world.read(world.session.reader(file.node)), b"data");
     assert!(matches!(world.fs.fsync(&root(), file, SyncScope::All).wait(), Err(Error::BadOpen)));
 }
