@@ -7,13 +7,14 @@ use std::time::Duration;
 use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::Options;
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{Cookie, Create, DirBudget, DirPage, Exclusive, Mode, NewMode, OpenFlags, Write};
+use tombolo_core::fs::{Cookie, OpenFlags, Write};
 use tombolo_core::{Error, Limits};
 use tombolo_mem::Source;
 use tombolo_nfs_client_tests::mount::{mounted, soft, world};
 use tombolo_nfs_client_tests::server::{Page, ReceivedCall, Scripted, ScriptedReply, listing};
 use tombolo_nfs_tests::client::fragment;
 use tombolo_nfs_tests::test_server::TestServer;
+use tombolo_test_support::{budget, plain};
 use tombolo_wire_nfs3::args::StableHow;
 use tombolo_wire_nfs3::attr::fattr3;
 use tombolo_wire_nfs3::results::{WriteOk, WriteReply};
@@ -131,24 +132,17 @@ fn create_beyond_node_budget_creates_nothing_on_server() {
     let _turn = turn();
     let limits = Limits { nodes: 4, opens: 1, ..Limits::default() };
     let (world, _server, _honest) = stage(Options { limits, ..soft() });
-    let names = || {
-        let mut names: Vec<_> = world.list(world.dir, 4096).into_iter().map(|listed| listed.name).collect();
-        names.sort();
-        names
-    };
-    let mode = NewMode::settled(Mode::new(0o644));
-    let more = Create { mode, flags: OpenFlags::READ, exclusive: Exclusive::No };
     let file = world.file("file");
-    assert!(matches!(world.create("more", &more), Err(Error::TooManyOpen)));
+    assert!(matches!(world.create("more", &plain()), Err(Error::TooManyOpen)));
     world.release(file);
     // Counted nodes: the root, the case's directory, the file, and this one.
     let dir = world.dir("dir");
-    assert!(matches!(world.create("more", &more), Err(Error::NoMemory)));
+    assert!(matches!(world.create("more", &plain()), Err(Error::NoMemory)));
     assert!(matches!(world.mkdir("more"), Err(Error::NoMemory)));
     assert!(matches!(world.symlink("more", b"x"), Err(Error::NoMemory)));
-    assert_eq!(names(), [".", "..", "dir", "file"]);
+    assert_eq!(world.names(world.dir), ["dir", "file"]);
     world.forget(dir);
-    world.create("more", &more).expect("there is room again");
+    world.create("more", &plain()).expect("there is room again");
 }
 
 fn endless_page(from: u64) -> Page {
@@ -161,15 +155,12 @@ fn an_endless_directory_takes_no_memory_at_the_client() {
     let _turn = turn();
     let (world, server, _honest) = stage(soft());
     server.now(listing(None, endless_page));
-    let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
+    let file = world.open_dir(world.dir).expect("open");
     grows_by_at_most(16 * MIB, || {
         let (mut cookie, mut count) = (Cookie::START, 0);
-        let budget = DirBudget { size_bytes: 8192, entry_bytes: 24, align: 8, plus: false };
         // Half a million entries are enough; refusing earlier is fine.
         while count < 500_000 {
-            let Ok(page) = world.fs.readdir(&world.cx, file, cookie, DirPage::new(budget)).wait() else {
-                break;
-            };
+            let Ok(page) = world.readdir(file, cookie, budget(8192, false)) else { break };
             assert!(!page.is_empty() && !page.is_end());
             count += page.len();
             cookie = page.iter().last().map_or(cookie, |entry| entry.cookie);
@@ -184,14 +175,12 @@ fn an_endless_directory_creates_few_nodes() {
     let (world, server, _honest) = stage(soft());
     let fattr = fattr3(&world.attr(world.dir));
     server.now(listing(Some(fattr), endless_page));
-    let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
+    let file = world.open_dir(world.dir).expect("open");
     let (mut count, mut nodes) = (0, 0);
     grows_by_at_most(192 * MIB, || {
         let mut cookie = Cookie::START;
-        let budget = DirBudget { size_bytes: 64 << 10, entry_bytes: 24, align: 8, plus: true };
         while count < 160_000 {
-            let page =
-                world.fs.readdir(&world.cx, file, cookie, DirPage::new(budget)).wait().expect("a page");
+            let page = world.readdir(file, cookie, budget(64 << 10, true)).expect("a page");
             count += page.len();
             nodes += page.iter().filter(|entry| entry.entry.is_some()).count();
             cookie = page.iter().last().map_or(cookie, |entry| entry.cookie);
@@ -268,7 +257,7 @@ fn session(world: &World) {
     let other = world.other_session();
     let node = other.file_with("file", &[7; 100_000]);
     assert_eq!(other.contents(node).len(), 100_000);
-    let file = other.open(node, OpenFlags::READ | OpenFlags::WRITE).expect("open");
+    let file = other.writer(node);
     other.write_all(file, 50_000, &[8; 100_000]);
     other.unlink("file").expect("unlink");
     other.release(file);

@@ -45,6 +45,11 @@ impl<'a> ReceivedCall<'a> {
         self.program == nfs3::PROGRAM && self.procedure == procedure.number()
     }
 
+    /// Returns `true` for a call of this procedure of the side program.
+    pub fn is_side(&self, procedure: side::Procedure) -> bool {
+        self.program == side::PROGRAM && self.procedure == procedure.number()
+    }
+
     /// Returns the reply of a server that lacks the side program: forwards all other calls.
     pub fn without_side_program(&self) -> ScriptedReply {
         match self.program {

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
-use tombolo_wire_nfs3::{self as nfs3, Procedure};
+use tombolo_wire_nfs3::{self as nfs3, Procedure, side};
 use tombolo_wire_rpc::Xid;
 
 use super::speaker::{Datagrams, carry_out, record};
@@ -168,6 +168,12 @@ impl Scripted {
     /// Returns the number of calls of an NFS procedure received so far.
     pub fn count_of(&self, procedure: Procedure) -> usize {
         self.seen_of(procedure).len()
+    }
+
+    /// Returns the number of calls of a procedure of the side program received so far.
+    pub fn count_of_side(&self, procedure: side::Procedure) -> usize {
+        let wanted = (side::PROGRAM, procedure.number());
+        self.seen().iter().filter(|seen| (seen.program, seen.procedure) == wanted).count()
     }
 
     /// Returns the number of connections accepted so far.

@@ -1,6 +1,5 @@
 //! Replies of a scripted server.
 
-use std::fmt;
 use std::time::Duration;
 
 /// A change of a reply's results.
@@ -52,24 +51,5 @@ impl ScriptedReply {
     /// Schedules the reply after a delay.
     pub fn after(self, time: Duration) -> Self {
         Self::After(time, Box::new(self))
-    }
-}
-
-impl fmt::Debug for ScriptedReply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Forward => "Forward",
-            Self::Edited(_) => "Edited",
-            Self::Results(_) => "Results",
-            Self::Record(_) => "Record",
-            Self::Bytes(_) => "Bytes",
-            Self::Repeated(..) => "Repeated",
-            Self::Silence => "Silence",
-            Self::Close => "Close",
-            Self::Reset => "Reset",
-            Self::Dropped => "Dropped",
-            Self::After(..) => "After",
-            Self::All(_) => "All",
-        })
     }
 }

@@ -130,8 +130,6 @@ pub enum Fault {
         power: bool,
         /// Share of unstable writes that are lost, in thousandths.
         lost: u32,
-        /// `true` if earlier handles become invalid.
-        new_handles: bool,
     },
 }
 
@@ -154,10 +152,10 @@ impl Fault {
         }
     }
 
-    /// Samples a random restart that keeps handles valid.
+    /// Samples a random restart.
     pub fn draw_restart(rng: &mut Rng) -> Self {
         let lost = *rng.pick(&[0, 500, 1000, 1000]);
-        Self::Restart { down: a_while(rng), power: rng.chance(300), lost, new_handles: false }
+        Self::Restart { down: a_while(rng), power: rng.chance(300), lost }
     }
 }
 

@@ -119,8 +119,8 @@ impl<S: Service> ServerSide<S> {
     }
 
     /// Stops the server and abandons its calls. With `power`, its machine is down for that time.
-    pub fn stop(&mut self, power: Option<Duration>) -> Option<Arc<S>> {
-        let ended = self.service.take();
+    pub fn stop(&mut self, power: Option<Duration>) {
+        self.service = None;
         let mut state = self.network.state();
         state.listening = false;
         state.lose_datagrams_to_server();
@@ -136,7 +136,6 @@ impl<S: Service> ServerSide<S> {
         self.calls.clear();
         self.held.retain(|happening| matches!(happening, Happening::Accepted(_)));
         self.frozen_until = Duration::ZERO;
-        ended
     }
 
     /// Restarts the server.
@@ -148,11 +147,6 @@ impl<S: Service> ServerSide<S> {
     /// Returns `true` while the server runs.
     pub fn is_up(&self) -> bool {
         self.service.is_some()
-    }
-
-    /// Returns the number of calls in progress.
-    pub fn calls(&self) -> usize {
-        self.calls.len()
     }
 
     fn act_on(&mut self, happening: Happening) {

@@ -43,17 +43,14 @@ impl ClientWire {
 
 impl Wire for ClientWire {
     fn connect(&self, target: &Target, token: SocketToken, _: Option<bool>) -> Result<Box<dyn Socket>> {
-        let is_stream = target.transport == Transport::Tcp;
-        let id = match is_stream {
-            true => self.network.connect(self.client),
-            false => self.network.open_datagrams(self.client),
+        let transport = target.transport;
+        let id = match transport {
+            Transport::Tcp => self.network.connect(self.client),
+            Transport::Udp => self.network.open_datagrams(self.client),
         };
         lock(&self.tokens).insert(id, token);
         let (network, tokens) = (self.network.clone(), self.tokens.clone());
-        Ok(match is_stream {
-            true => Box::new(Stream { network, id, tokens }),
-            false => Box::new(Datagrams { network, id, tokens }),
-        })
+        Ok(Box::new(ClientSocket { network, id, tokens, transport }))
     }
 
     fn now(&self) -> Instant {
@@ -65,72 +62,48 @@ impl Wire for ClientWire {
     }
 }
 
-struct Stream {
+struct ClientSocket {
     network: Network,
     id: SocketId,
     tokens: Arc<Tokens>,
+    transport: Transport,
 }
 
-impl Socket for Stream {
+impl Socket for ClientSocket {
     fn finish_connecting(&self) -> Result<()> {
-        match self.network.is_connected(self.id)? {
+        match self.transport == Transport::Udp || self.network.is_connected(self.id)? {
             true => Ok(()),
             false => Err(Errno::AGAIN),
         }
     }
 
     fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
-        self.network.send(self.id, End::Client, &gather.to_vec(usize::MAX))
+        let bytes = gather.to_vec(usize::MAX);
+        match self.transport {
+            Transport::Tcp => self.network.send(self.id, End::Client, &bytes),
+            Transport::Udp => self.network.send_datagram(self.id, End::Client, &bytes).map(|()| bytes.len()),
+        }
     }
 
     fn receive(&self, into: &[&Sink]) -> Result<usize> {
         let room = into.iter().map(|sink| sink.len()).sum::<usize>().min(RECEIVE_BYTES);
-        let bytes = self.network.receive(self.id, End::Client, room)?;
-        scatter(&bytes, into);
-        Ok(bytes.len())
-    }
-
-    fn shut_down(&self) {
-        self.network.close(self.id, End::Client);
-        lock(&self.tokens).remove(&self.id);
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.shut_down();
-    }
-}
-
-struct Datagrams {
-    network: Network,
-    id: SocketId,
-    tokens: Arc<Tokens>,
-}
-
-impl Socket for Datagrams {
-    fn finish_connecting(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
-        let bytes = gather.to_vec(usize::MAX);
-        self.network.send_datagram(self.id, End::Client, &bytes)?;
-        Ok(bytes.len())
-    }
-
-    fn receive(&self, into: &[&Sink]) -> Result<usize> {
-        let bytes = self.network.receive_datagram(self.id)?;
+        let bytes = match self.transport {
+            Transport::Tcp => self.network.receive(self.id, End::Client, room)?,
+            Transport::Udp => self.network.receive_datagram(self.id)?,
+        };
         Ok(scatter(&bytes, into))
     }
 
     fn shut_down(&self) {
-        self.network.close_datagrams(self.id);
+        match self.transport {
+            Transport::Tcp => self.network.close(self.id, End::Client),
+            Transport::Udp => self.network.close_datagrams(self.id),
+        }
         lock(&self.tokens).remove(&self.id);
     }
 }
 
-impl Drop for Datagrams {
+impl Drop for ClientSocket {
     fn drop(&mut self) {
         self.shut_down();
     }

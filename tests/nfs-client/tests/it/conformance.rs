@@ -41,19 +41,45 @@ pub(crate) const MAY_SKIP: &[&str] = &[
     "the file system beneath does not support it",
 ];
 
-fn run_over(title: &str, export: Arc<dyn Export>) {
-    run_with(title, export, Transport::Tcp, hard());
+/// Serves an export without stability, which has tests of its own: ten thousand creates with an fsync each
+/// would take too long.
+fn relaxed(export: Arc<dyn Export>) -> Plan {
+    Plan { durability: Durability::Relaxed, ..Plan::over(export) }
 }
 
-fn run_with(title: &str, export: Arc<dyn Export>, transport: Transport, options: Options) {
-    let mut plan = Plan::over(export);
-    // Stability has tests of its own; ten thousand creates with an fsync each would take too long.
-    plan.durability = Durability::Relaxed;
-    let started = plan.start();
+fn conforms(export: &Arc<dyn Export>) {
+    let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: LACKS };
+    run(export, setup).expect("the client", MAY_SKIP);
+}
+
+fn run_over(export: Arc<dyn Export>) {
+    run_with(export, Transport::Tcp, hard());
+}
+
+fn run_with(export: Arc<dyn Export>, transport: Transport, options: Options) {
+    let started = relaxed(export).start();
     let mounted = NfsExport::mount(&server(started.address(), transport), PATH, options);
     let export: Arc<dyn Export> = Arc::new(mounted.expect("the server can be mounted"));
-    let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: LACKS };
-    run(&export, setup).expect(title, MAY_SKIP);
+    conforms(&export);
+}
+
+fn run_over_a_link(export: Arc<dyn Export>, links: LinkPlan, options: Options) {
+    let export: Arc<dyn Export> = LinkServer::new(relaxed(export), links).mounted(options);
+    conforms(&export);
+}
+
+fn memory() -> Arc<dyn Export> {
+    Arc::new(Memory::default())
+}
+
+fn delayed_memory() -> Arc<dyn Export> {
+    Arc::new(delay::over(memory(), Duration::from_micros(20)).expect("a timer"))
+}
+
+fn one_call_at_a_time() -> Options {
+    let mut options = hard();
+    options.rpc.in_flight = InFlight::Fixed(1);
+    options
 }
 
 fn directory_in(parent: &Path) -> (tempfile::TempDir, Arc<dyn Export>) {
@@ -64,122 +90,97 @@ fn directory_in(parent: &Path) -> (tempfile::TempDir, Arc<dyn Export>) {
 
 #[test]
 fn the_client_over_memory() {
-    run_over("the client over memory", Arc::new(Memory::default()));
+    run_over(memory());
 }
 
 #[test]
 fn the_client_over_memory_in_datagrams() {
-    let export = Arc::new(Memory::default());
-    run_with("the client in datagrams over memory", export, Transport::Udp, hard());
+    run_with(memory(), Transport::Udp, hard());
 }
 
 #[test]
 fn the_client_with_several_connections() {
     let mut options = hard();
     options.rpc.connections = 4;
-    let export = Arc::new(Memory::default());
-    run_with("the client with four connections over memory", export, Transport::Tcp, options);
+    run_with(memory(), Transport::Tcp, options);
 }
 
 #[test]
 fn the_client_with_one_call_at_a_time() {
-    let mut options = hard();
-    options.rpc.in_flight = InFlight::Fixed(1);
-    let export = Arc::new(Memory::default());
-    run_with("the client with one call at a time over memory", export, Transport::Tcp, options);
+    run_with(memory(), Transport::Tcp, one_call_at_a_time());
 }
 
 #[test]
 fn the_client_with_small_transfers() {
     let options = Options { read_size_max: 512, write_size_max: 700, read_ahead_bytes: 3000, ..hard() };
-    let export = Arc::new(Memory::default());
-    run_with("the client with transfers of 512 bytes over memory", export, Transport::Tcp, options);
+    run_with(memory(), Transport::Tcp, options);
 }
 
 #[test]
 fn the_client_with_a_small_dirty_limit() {
     let options = Options { dirty_bytes_max: 4096, read_ahead_bytes: 0, ..hard() };
-    let export = Arc::new(Memory::default());
-    run_with("the client with 4 KiB of dirty data over memory", export, Transport::Tcp, options);
+    run_with(memory(), Transport::Tcp, options);
 }
 
 #[test]
 fn the_client_over_memory_that_answers_later() {
-    let export = delay::over(Arc::new(Memory::default()), Duration::from_micros(20)).expect("a timer");
-    run_over("the client over memory under delay", Arc::new(export));
+    run_over(delayed_memory());
 }
 
 #[test]
 fn the_client_over_memory_whose_writes_are_cut_short() {
     let rule = Rule { op: Some(Op::Write), when: When::Every(3), what: What::Short(1000) };
-    let export = fault::over(Arc::new(Memory::default()), fault::Plan { rules: vec![rule], seed: 1 });
-    run_over("the client over memory under short writes", Arc::new(export));
-}
-
-fn run_over_a_link(title: &str, export: Arc<dyn Export>, links: LinkPlan, options: Options) {
-    let mut plan = Plan::over(export);
-    plan.durability = Durability::Relaxed;
-    let export: Arc<dyn Export> = LinkServer::new(plan, links).mounted(options);
-    let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: LACKS };
-    run(&export, setup).expect(title, MAY_SKIP);
+    run_over(Arc::new(fault::over(memory(), fault::Plan { rules: vec![rule], seed: 1 })));
 }
 
 #[test]
 fn the_client_over_a_link() {
-    let export = Arc::new(Memory::default());
-    run_over_a_link("the client over a link over memory", export, LinkPlan::default(), hard());
+    run_over_a_link(memory(), LinkPlan::default(), hard());
 }
 
 #[test]
 fn client_over_link_with_few_slots_and_little_memory() {
     let links = LinkPlan { slots: 8, bulk_bytes: 64 << 10, ..LinkPlan::default() };
-    run_over_a_link("the client over a small link over memory", Arc::new(Memory::default()), links, hard());
+    run_over_a_link(memory(), links, hard());
 }
 
 #[test]
 fn client_over_link_with_one_page() {
-    let links = LinkPlan { bulk_bytes: 4096, ..LinkPlan::default() };
-    run_over_a_link("the client over a tiny link over memory", Arc::new(Memory::default()), links, hard());
+    run_over_a_link(memory(), LinkPlan { bulk_bytes: 4096, ..LinkPlan::default() }, hard());
 }
 
 #[test]
 fn client_over_link_with_one_call_at_a_time() {
-    let mut options = hard();
-    options.rpc.in_flight = InFlight::Fixed(1);
-    let export = Arc::new(Memory::default());
-    run_over_a_link("the client over a link, one call at a time", export, LinkPlan::default(), options);
+    run_over_a_link(memory(), LinkPlan::default(), one_call_at_a_time());
 }
 
 #[test]
 fn the_client_over_a_link_without_polling() {
-    let links = LinkPlan { mode: Mode::Event, ..LinkPlan::default() };
-    run_over_a_link("the client over a link, event", Arc::new(Memory::default()), links, hard());
+    run_over_a_link(memory(), LinkPlan { mode: Mode::Event, ..LinkPlan::default() }, hard());
 }
 
 #[test]
 fn client_over_link_to_delayed_memory() {
-    let export = delay::over(Arc::new(Memory::default()), Duration::from_micros(20)).expect("a timer");
-    run_over_a_link("the client over a link under delay", Arc::new(export), LinkPlan::default(), hard());
+    run_over_a_link(delayed_memory(), LinkPlan::default(), hard());
 }
 
 #[test]
 fn client_over_link_to_tmpfs_directory() {
     let (_dir, export) = directory_in(Path::new("/dev/shm"));
-    run_over_a_link("the client over a link to a directory", export, LinkPlan::default(), hard());
+    run_over_a_link(export, LinkPlan::default(), hard());
 }
 
 #[test]
 fn the_client_over_a_directory_on_tmpfs() {
     let (_dir, export) = directory_in(Path::new("/dev/shm"));
-    run_over("the client over a directory on tmpfs", export);
+    run_over(export);
 }
 
 /// Tests the stack of `tombolo serve`.
 #[test]
 fn the_client_over_a_directory_with_a_reply_cache() {
     let (_dir, export) = directory_in(Path::new("/dev/shm"));
-    let once = replies::over(export, &replies::Options::default());
-    run_over("the client over a directory with a reply cache", Arc::new(once));
+    run_over(Arc::new(replies::over(export, &replies::Options::default())));
 }
 
 /// Tests a client whose operations all reach the server.
@@ -187,11 +188,11 @@ fn the_client_over_a_directory_with_a_reply_cache() {
 fn the_client_without_caches() {
     let options = Options { attributes: AttributeTimes::NONE, read_ahead_bytes: 0, ..hard() };
     let (_dir, export) = directory_in(Path::new("/dev/shm"));
-    run_with("the client without caches over a directory", export, Transport::Tcp, options);
+    run_with(export, Transport::Tcp, options);
 }
 
 #[test]
 fn the_client_over_a_directory_on_disk() {
     let (_dir, export) = directory_in(&std::env::temp_dir());
-    run_over("the client over a directory on disk", export);
+    run_over(export);
 }

@@ -1,5 +1,6 @@
 //! Tests that may share a process.
 
+mod cached;
 mod clients;
 mod conformance;
 mod ganesha;
@@ -9,6 +10,5 @@ mod linked;
 mod middle;
 mod packed_writes;
 mod packing;
-mod scripted;
 mod side;
 mod simulation;

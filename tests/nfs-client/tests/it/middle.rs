@@ -7,16 +7,17 @@ use std::time::Duration;
 use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::{NfsExport, Options};
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{Client, Export, NodeId, OpenFlags, PermissionCheck, SetAttr, Volume, WeakAttr};
+use tombolo_core::fs::{Client, Export, NodeId, PermissionCheck, WeakAttr};
 use tombolo_core::{Ctx, Error, SessionId};
 use tombolo_host_rpc::client::Transport;
-use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
-use tombolo_layer_cache::{CacheExport, Connect, Contract, Counts, Options as CacheOptions, Prefetch, over};
+use tombolo_layer_cache::{CacheExport, Connect, Contract, Counts, Options as CacheOptions, Prefetch};
 use tombolo_mem::Buffer;
-use tombolo_nfs_client_tests::mount::{mounted, server, soft, world};
+use tombolo_nfs_client_tests::mount::{hard, mounted, server, soft, world};
 use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
 use tombolo_nfs_tests::test_server::{PATH, Plan, TestServer};
 use tombolo_wire_nfs3::{Status, side};
+
+use crate::cached::cached;
 
 /// Longer than any wait on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,17 +37,13 @@ struct Proxy {
 
 impl Proxy {
     fn over(origin: SocketAddr) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let identity = OriginIdentity { location: "nfs:".into(), volume: Volume::default() };
-        let store = Store::open(dir.path(), &identity, StoreOptions::default()).expect("a store");
         let options = CacheOptions {
             contract: Contract::CloseToOpen,
             prefetch: Prefetch::Off,
             ..CacheOptions::default()
         };
-        let client =
-            mounted(origin, Options { read_ahead_bytes: 0, ..tombolo_nfs_client_tests::mount::hard() });
-        let cache = Arc::new(over(&*client, store, options).expect("a cache"));
+        let client = mounted(origin, Options { read_ahead_bytes: 0, ..hard() });
+        let (dir, cache) = cached(&*client, options);
         Self { _dir: dir, client, cache }
     }
 
@@ -100,30 +97,25 @@ impl Site {
     }
 
     fn read(&self, proxy: &Proxy, name: &str) -> Vec<u8> {
-        let there = self.direct.through(proxy.cache.clone());
-        there.contents(there.lookup(name).expect("there").node)
+        self.direct.through(proxy.cache.clone()).contents(name)
     }
 
     fn lends(&self) -> usize {
-        self.lan.seen().iter().filter(|seen| is_lend(seen.program, seen.procedure)).count()
+        self.lan.count_of_side(side::Procedure::Lend)
     }
 
     fn rewrite(&self, bytes: &[u8]) {
-        let file = self.direct.open(self.file, OpenFlags::READ | OpenFlags::WRITE).expect("open");
+        let file = self.direct.writer(self.file);
         self.direct.write_all(file, 0, bytes);
         self.direct.release(file);
     }
-}
-
-fn is_lend(program: u32, procedure: u32) -> bool {
-    (program, procedure) == (side::PROGRAM, side::Procedure::Lend.number())
 }
 
 /// Simulates a site cache's replies to LEND; other calls are forwarded.
 fn lending(
     mut says: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static,
 ) -> impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static {
-    move |asked| match is_lend(asked.program, asked.procedure) {
+    move |asked| match asked.is_side(side::Procedure::Lend) {
         true => says(asked),
         false => ScriptedReply::Forward,
     }
@@ -256,9 +248,8 @@ fn two_mutual_site_caches_do_not_deadlock() {
 #[test]
 fn lending_requires_read_permission_and_matching_version() {
     let site = Site::new(|_| ScriptedReply::Forward);
-    let mode = SetAttr { mode: Some(tombolo_core::fs::Mode::new(0o600)), ..SetAttr::default() };
-    site.direct.setattr(site.file, mode).expect("chmod");
-    let handle = site.direct.handles().handle_of(&site.direct.cx, site.file).wait().expect("a handle");
+    site.direct.chmod(site.file, 0o600).expect("chmod");
+    let handle = site.direct.handle_of(site.file).expect("a handle");
     let version = WeakAttr::from(&site.direct.attr(site.file));
     let fs = connecting(site.lan.address(), PATIENCE)().expect("the middle");
     let lend = |user: u32, version: &WeakAttr, offset| {

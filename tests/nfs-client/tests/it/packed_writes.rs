@@ -19,10 +19,6 @@ use tombolo_wire_xdr::{Decode, Decoder, Encoder};
 
 use crate::packing::{DELAY, LOOKS, noise, text};
 
-fn is_unpack(program: u32, procedure: u32) -> bool {
-    (program, procedure) == (side::PROGRAM, side::Procedure::Unpack.number())
-}
-
 /// A server and its client behind a connection with this delay and these replies to UNPACK.
 struct Site {
     direct: World,
@@ -36,7 +32,7 @@ impl Site {
         let origin = TestServer::over(Memory::default());
         let direct = world(mounted(origin.address(), hard()));
         let line = Scripted::start(origin.address(), move |asked| {
-            let is_unpack = is_unpack(asked.program, asked.procedure);
+            let is_unpack = asked.is_side(side::Procedure::Unpack);
             let reply = if is_unpack { says(asked) } else { ScriptedReply::Forward };
             if delay.is_zero() { reply } else { ScriptedReply::After(delay, Box::new(reply)) }
         });
@@ -58,41 +54,23 @@ impl Site {
         synced
     }
 
-    fn read(&self, name: &str) -> Vec<u8> {
-        self.direct.contents(self.direct.lookup(name).expect("there").node)
-    }
-
     /// Returns the numbers of compressed and plain writes.
     fn calls(&self) -> (usize, usize) {
-        let packed = self.line.seen().iter().filter(|seen| is_unpack(seen.program, seen.procedure)).count();
-        (packed, self.line.count_of(Procedure::Write))
+        (self.line.count_of_side(side::Procedure::Unpack), self.line.count_of(Procedure::Write))
     }
 }
 
 #[test]
-fn distant_writes_are_compressed_and_correct() {
-    let site = Site::new(DELAY, |_| ScriptedReply::Forward);
-    site.write("file", &text(0)).expect("written");
-    assert!(site.read("file") == text(0));
-    let (packed, plain) = site.calls();
-    assert!(packed > 0 && plain == 0, "{packed}, {plain}");
-}
-
-#[test]
-fn near_writes_are_plain() {
-    let site = Site::new(Duration::ZERO, |_| ScriptedReply::Forward);
-    site.write("file", &text(0)).expect("written");
-    assert!(site.read("file") == text(0));
-    assert_eq!(site.calls().0, 0);
-}
-
-#[test]
-fn incompressible_writes_are_plain() {
-    let site = Site::new(DELAY, |_| ScriptedReply::Forward);
-    site.write("file", &noise()).expect("written");
-    assert!(site.read("file") == noise());
-    let (packed, plain) = site.calls();
-    assert!(packed == 0 && plain > 0, "{packed}, {plain}");
+fn only_distant_writes_of_compressible_data_are_compressed() {
+    for (delay, bytes, is_packed) in
+        [(DELAY, text(0), true), (Duration::ZERO, text(0), false), (DELAY, noise(), false)]
+    {
+        let site = Site::new(delay, |_| ScriptedReply::Forward);
+        site.write("file", &bytes).expect("written");
+        assert!(site.direct.contents("file") == bytes);
+        let (packed, plain) = site.calls();
+        assert_eq!((packed > 0, plain > 0), (is_packed, !is_packed), "{delay:?}: {packed}, {plain}");
+    }
 }
 
 #[test]
@@ -101,7 +79,7 @@ fn server_without_unpack_gets_plain_writes() {
     site.write("first", &text(0)).expect("written");
     let (packed, _) = site.calls();
     site.write("second", &text(1)).expect("written");
-    assert!(site.read("first") == text(0) && site.read("second") == text(1));
+    assert!(site.direct.contents("first") == text(0) && site.direct.contents("second") == text(1));
     assert!(packed > 0 && site.calls().0 == packed, "asked once, and what was under way beside it: {packed}");
 }
 
@@ -113,7 +91,7 @@ fn jukebox_reply_to_unpack_is_retried() {
         _ => ScriptedReply::Forward,
     });
     site.write("file", &text(0)).expect("written");
-    assert!(site.read("file") == text(0));
+    assert!(site.direct.contents("file") == text(0));
     assert_eq!(site.calls().1, 0);
 }
 
@@ -137,6 +115,6 @@ fn short_compressed_write_is_continued() {
         })
     });
     site.write("file", &text(0)).expect("written");
-    assert!(site.read("file") == text(0));
+    assert!(site.direct.contents("file") == text(0));
     assert!(site.calls().0 > 2, "{:?}", site.calls());
 }

@@ -1,21 +1,21 @@
 //! Compressed reads from a distant Tombolo server, several ranges per call.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::Options;
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{OpenFlags, Volume};
-use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
-use tombolo_layer_cache::{CacheExport, Contract, Options as CacheOptions, Prefetch, over};
+use tombolo_layer_cache::{CacheExport, Contract, Options as CacheOptions, Prefetch};
 use tombolo_nfs_client_tests::mount::{hard, mounted, world};
 use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
+use tombolo_nfs_client_tests::wire;
 use tombolo_nfs_tests::test_server::TestServer;
 use tombolo_test_support::until;
 use tombolo_wire_nfs3::{Status, side};
 use tombolo_wire_rpc::{Accepted, ReplyHeader};
+
+use crate::cached::cached;
 
 const SIZE: usize = (1 << 20) + 100_000;
 
@@ -32,18 +32,7 @@ pub fn text(seed: usize) -> Vec<u8> {
 }
 
 pub fn noise() -> Vec<u8> {
-    let mut state = 1_u64;
-    let next = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..SIZE).map(next).collect()
-}
-
-fn is_pack(asked: &ReceivedCall<'_>) -> bool {
-    (asked.program, asked.procedure) == (side::PROGRAM, side::Procedure::Pack.number())
+    wire::noise(1, SIZE)
 }
 
 /// A server, a connection with these replies to PACK, and a cache behind it.
@@ -60,10 +49,19 @@ impl Site {
         let origin = TestServer::over(Memory::default());
         let direct = world(mounted(origin.address(), Options::default()));
         let line = Scripted::start(origin.address(), move |asked| {
-            let reply = if is_pack(asked) { says(asked) } else { ScriptedReply::Forward };
+            let is_pack = asked.is_side(side::Procedure::Pack);
+            let reply = if is_pack { says(asked) } else { ScriptedReply::Forward };
             if delay.is_zero() { reply } else { ScriptedReply::After(delay, Box::new(reply)) }
         });
-        let (dir, cache) = cached(line.address());
+        let options = CacheOptions {
+            contract: Contract::CloseToOpen,
+            prefetch: Prefetch::Off,
+            block_bytes: Some(BLOCK as u32),
+            ahead_bytes_max: 0,
+            ..CacheOptions::default()
+        };
+        let client = mounted(line.address(), Options { read_ahead_bytes: 0, ..hard() });
+        let (dir, cache) = cached(&*client, options);
         let site = Self { direct, line, cache, _origin: origin, _dir: dir };
         // The client measures the round trip from these calls.
         for n in 0..LOOKS {
@@ -74,30 +72,12 @@ impl Site {
     }
 
     fn read(&self, name: &str) -> Vec<u8> {
-        let there = self.direct.through(self.cache.clone());
-        there.contents(there.lookup(name).expect("there").node)
+        self.direct.through(self.cache.clone()).contents(name)
     }
 
     fn packs(&self) -> usize {
-        let is_pack =
-            |program, procedure| (program, procedure) == (side::PROGRAM, side::Procedure::Pack.number());
-        self.line.seen().iter().filter(|seen| is_pack(seen.program, seen.procedure)).count()
+        self.line.count_of_side(side::Procedure::Pack)
     }
-}
-
-fn cached(origin: SocketAddr) -> (tempfile::TempDir, Arc<CacheExport>) {
-    let dir = tempfile::tempdir().expect("a directory");
-    let identity = OriginIdentity { location: "nfs:".into(), volume: Volume::default() };
-    let store = Store::open(dir.path(), &identity, StoreOptions::default()).expect("a store");
-    let options = CacheOptions {
-        contract: Contract::CloseToOpen,
-        prefetch: Prefetch::Off,
-        block_bytes: Some(BLOCK as u32),
-        ahead_bytes_max: 0,
-        ..CacheOptions::default()
-    };
-    let client = mounted(origin, Options { read_ahead_bytes: 0, ..hard() });
-    (dir, Arc::new(over(&*client, store, options).expect("a cache")))
 }
 
 #[test]
@@ -118,7 +98,7 @@ fn separate_ranges_are_read_in_one_call() {
     site.read("far");
     site.direct.file_with("file", &text(0));
     let there = site.direct.through(site.cache.clone());
-    let file = there.open(there.lookup("file").expect("there").node, OpenFlags::READ).expect("open");
+    let file = there.reader("file");
     for block in (0..64).step_by(2) {
         let at = block * BLOCK;
         assert_eq!(there.read_all(file, at as u64, 100), text(0)[at..at + 100]);
@@ -149,7 +129,7 @@ fn incompressible_file_is_read_plainly_after_a_megabyte() {
     let site = Site::new(DELAY, |_| ScriptedReply::Forward);
     site.direct.file_with("file", &noise());
     let there = site.direct.through(site.cache.clone());
-    let file = there.open(there.lookup("file").expect("there").node, OpenFlags::READ).expect("open");
+    let file = there.reader("file");
     let before = site.packs();
     for at in (0..SIZE).step_by(64 * BLOCK) {
         let len = (64 * BLOCK).min(SIZE - at);

@@ -1,20 +1,21 @@
 //! The side program of Tombolo's server: listings in large pages that include subdirectories.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::{AttributeTimes, Options};
 use tombolo_conformance::waist::World;
 use tombolo_core::Ctx;
-use tombolo_core::fs::{Cookie, DirBudget, DirPage, Export, FileType, NodeId, OpenFlags, Volume};
-use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
-use tombolo_layer_cache::{Contract, Options as CacheOptions, Prefetch, over};
+use tombolo_core::fs::{Cookie, DirPage, FileType, NodeId};
+use tombolo_layer_cache::{Contract, Options as CacheOptions, Prefetch};
 use tombolo_nfs_client_tests::mount::{mounted, world};
 use tombolo_nfs_client_tests::server::{Scripted, ScriptedReply};
 use tombolo_nfs_tests::test_server::TestServer;
+use tombolo_test_support::{Session, budget};
 use tombolo_wire_nfs3::{PROGRAM as NFS, Procedure, side};
+
+use crate::cached::cached;
 
 const WIDTH: usize = 6;
 /// Directories in all, and files in each.
@@ -26,24 +27,27 @@ fn make(world: &World, dir: NodeId, depth: usize) {
         world.release(world.file((dir, &format!("file-{n}"))));
     }
     for n in 0..if depth > 0 { WIDTH } else { 0 } {
-        let made = world.mkdir((dir, &format!("dir-{n}"))).expect("mkdir");
-        make(world, made.entry.node, depth - 1);
+        make(world, world.dir((dir, &format!("dir-{n}"))), depth - 1);
     }
+}
+
+/// Reads the first page of a directory.
+fn page(session: &Session, dir: NodeId) -> DirPage {
+    let file = session.open_dir(dir).expect("open");
+    let page = session.readdir(file, Cookie::START, budget(1 << 16, true)).expect("list");
+    session.release(file);
+    page
 }
 
 /// Lists all paths below a directory, as find(1) does.
 fn find(world: &World, dir: NodeId, path: &str, found: &mut BTreeSet<String>) {
-    let file = world.open(dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
-    let budget = DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: true };
-    let page = world.fs.readdir(&world.cx, file, Cookie::START, DirPage::new(budget)).wait().expect("list");
+    let page = page(world, dir);
     assert!(page.is_end());
-    world.release(file);
     for entry in page.iter().filter(|entry| !matches!(entry.name, b"." | b"..")) {
         let text = std::str::from_utf8(entry.name).expect("a name");
         let path = format!("{path}/{text}");
         if entry.file_type == Some(FileType::Directory) {
-            let below = world.lookup((dir, text)).expect("there");
-            find(world, below.node, &path, found);
+            find(world, world.node((dir, text)).expect("there"), &path, found);
         }
         assert!(found.insert(path), "listed twice");
     }
@@ -66,20 +70,16 @@ fn cached_walk_lists_many_directories_per_call() {
             true => ScriptedReply::Forward,
             false => asked.without_side_program(),
         });
-        let dir = tempfile::tempdir().expect("a directory");
-        let identity = OriginIdentity { location: "nfs:".into(), volume: Volume::default() };
-        let store = Store::open(dir.path(), &identity, StoreOptions::default()).expect("a store");
         let options = CacheOptions {
             contract: Contract::Exclusive,
             prefetch: Prefetch::Tree,
             ..CacheOptions::default()
         };
         let origin = mounted(server.address(), Options::default());
-        let cached: Arc<dyn Export> = Arc::new(over(&*origin, store, options).expect("a cache"));
-        let cached = direct.through(cached);
-        let node = cached.lookup(writer_dir).expect("there").node;
+        let (_dir, cache) = cached(&*origin, options);
+        let cached = direct.through(cache);
         let mut found = BTreeSet::new();
-        find(&cached, node, "", &mut found);
+        find(&cached, cached.node(writer_dir).expect("there"), "", &mut found);
         assert_eq!(found.len(), DIRS * FILES + DIRS - 1);
         let seen = server.seen();
         let listings = seen.iter().filter(|seen| is_listing(seen.program, seen.procedure)).count();
@@ -93,18 +93,14 @@ fn cached_walk_lists_many_directories_per_call() {
 
 /// Reads a page as a walk does; returns its names, and the time of their request if they were prefetched.
 fn ahead(world: &World, dir: NodeId) -> (BTreeSet<String>, Option<Instant>) {
-    let file = world.open(dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
-    let cx = Ctx { lists_subdirectories: true, ..world.cx.clone() };
-    let budget = DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: true };
-    let page = world.fs.readdir(&cx, file, Cookie::START, DirPage::new(budget)).wait().expect("list");
-    world.release(file);
+    let page = page(&world.with(Ctx { lists_subdirectories: true, ..world.cx.clone() }), dir);
     let names = page.iter().map(|entry| String::from_utf8_lossy(entry.name).into_owned());
     (names.filter(|name| !name.starts_with('.')).collect(), page.asked())
 }
 
 /// Creates a directory whose listing is prefetched with its parent's.
 fn with_one_below(world: &World) -> NodeId {
-    let below = world.mkdir("below").expect("mkdir").entry.node;
+    let below = world.dir("below");
     world.release(world.file((below, "old")));
     assert_eq!(ahead(world, world.dir).0, BTreeSet::from(["below".to_owned()]));
     below
@@ -120,8 +116,7 @@ fn prefetched_listing_serves_only_walks_with_its_age() {
     let server = Scripted::start(honest.address(), |_| ScriptedReply::Forward);
     let one = world(mounted(server.address(), believing()));
     let below = with_one_below(&one);
-    let file = one.open(below, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
-    one.release(file);
+    one.release(one.open_dir(below).expect("open"));
     let (before, calls) = (Instant::now(), server.seen().len());
     let (names, asked) = ahead(&one, below);
     assert_eq!(names, BTreeSet::from(["old".to_owned()]));
@@ -129,8 +124,7 @@ fn prefetched_listing_serves_only_walks_with_its_age() {
     let opens = 1;
     assert_eq!(server.seen().len(), calls + opens, "the open asks, the listing does not");
     let two = one.through(mounted(server.address(), believing()));
-    let there = two.lookup("below").expect("there").node;
-    two.release(two.file((there, "new")));
+    two.release(two.file("below/new"));
     assert!(one.names(below).contains(&"new".to_owned()), "another listing tells what is there now");
 }
 

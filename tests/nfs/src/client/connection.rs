@@ -41,17 +41,16 @@ impl Connection {
     /// If no reply arrives or it has another xid: only one call is outstanding on a connection.
     pub fn call(&mut self, message: &Message) -> Answer {
         let bytes = message.to_bytes();
-        let reply = match self {
+        let answer = match self {
             Self::Tcp(stream) => {
                 stream.send(&bytes).expect("the call is sent");
-                stream.receive().expect("a reply").expect("a reply before the connection is closed")
+                stream.answer()
             }
             Self::Udp(datagrams) => {
                 datagrams.send(&bytes).expect("the call is sent");
-                datagrams.receive().expect("a reply")
+                Answer::new(datagrams.receive().expect("a reply"))
             }
         };
-        let answer = Answer::new(reply);
         assert_eq!(answer.xid, message.xid, "the reply answers another call");
         answer
     }

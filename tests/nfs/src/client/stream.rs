@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
+use super::message::Answer;
+
 /// Maximum wait for a reply before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -66,6 +68,14 @@ impl Stream {
         self.socket.shutdown(Shutdown::Write)
     }
 
+    /// Receives the next reply.
+    ///
+    /// # Panics
+    /// If the connection is closed.
+    pub fn answer(&mut self) -> Answer {
+        Answer::new(self.receive().expect("a reply").expect("an open connection"))
+    }
+
     /// Receives the next record; `None` if the connection is closed in any way.
     pub fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut record = Vec::new();
@@ -84,14 +94,6 @@ impl Stream {
                 return Ok(Some(record));
             }
         }
-    }
-
-    /// Returns `true` if nothing arrives within `time`. Closing the connection counts as an arrival.
-    pub fn is_quiet_for(&mut self, time: Duration) -> bool {
-        self.socket.set_read_timeout(Some(time)).expect("a time-out");
-        let waited = self.socket.peek(&mut [0]);
-        self.socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-        matches!(waited, Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()))
     }
 
     /// Fills `bytes`; returns `false` if the connection is closed first.

@@ -12,7 +12,7 @@ fn attributes_are_cached_until_their_timeout() {
     const TIME: Duration = Duration::from_millis(1500);
     let pair = Pair::believing(TIME);
     let node = pair.one.file_with("file", b"contents");
-    let theirs = pair.two.lookup("file").expect("the file").node;
+    let theirs = pair.two.node("file").expect("the file");
     pair.one.attr(node);
     let asked = pair.server.count_of(Procedure::Getattr);
     let begun = Instant::now();

@@ -18,16 +18,12 @@ fn an_open_sees_what_another_client_closed() {
         expected = vec![b'a' + (round % 26) as u8; [10, 5000, 5000, 70_000, 3][round % 5]];
         let file = match round {
             0 => writer.file("file"),
-            _ => {
-                let node = writer.lookup("file").expect("the file").node;
-                writer.open(node, OpenFlags::WRITE | OpenFlags::TRUNCATE).expect("open")
-            }
+            _ => writer.open("file", OpenFlags::WRITE | OpenFlags::TRUNCATE).expect("open"),
         };
         writer.write_all(file, 0, &expected);
         close(writer, file).expect("closed");
 
-        let node = reader.lookup("file").expect("the file").node;
-        let file = reader.open(node, OpenFlags::READ).expect("open");
+        let file = reader.reader("file");
         let read = reader.read_all(file, 0, 100_000);
         assert!(
             read == expected,
@@ -47,8 +43,7 @@ fn open_revalidates_once_despite_fresh_attributes() {
     let node = pair.one.file_with("file", b"contents");
     for _ in 0..5 {
         let before = pair.server.count_of(Procedure::Getattr) + pair.server.count_of(Procedure::Access);
-        let file = pair.one.open(node, OpenFlags::READ).expect("open");
-        pair.one.release(file);
+        pair.one.release(pair.one.reader(node));
         let asked =
             pair.server.count_of(Procedure::Getattr) + pair.server.count_of(Procedure::Access) - before;
         assert!((1..=2).contains(&asked), "{asked} calls for an open");
@@ -62,8 +57,7 @@ fn unclosed_data_are_visible_after_sync() {
     pair.one.write_all(file, 0, b"not closed");
     let what = tombolo_core::fs::SyncScope::Data;
     pair.one.fs.fsync(&pair.one.cx, file, what).wait().expect("synced");
-    let node = pair.two.lookup("file").expect("the file").node;
-    assert_eq!(pair.two.contents(node), b"not closed");
+    assert_eq!(pair.two.contents("file"), b"not closed");
     close(&pair.one, file).expect("closed");
 }
 
@@ -73,7 +67,7 @@ fn a_client_sees_its_own_writes_at_once() {
     let pair = Pair::new();
     let world = &pair.one;
     let writer = world.file("file");
-    let reader = world.open(writer.node, OpenFlags::READ).expect("open");
+    let reader = world.reader(writer.node);
     for round in 0..200_u64 {
         let line = format!("{round:07}\n");
         world.write_all(writer, round * 8, line.as_bytes());
@@ -114,7 +108,7 @@ fn a_truncation_by_another_client_is_seen_at_open() {
     let pair = Pair::new();
     let node = pair.one.file_with("file", &[1; 300_000]);
     assert_eq!(pair.one.contents(node).len(), 300_000);
-    let theirs = pair.two.lookup("file").expect("the file").node;
+    let theirs = pair.two.node("file").expect("the file");
     pair.two.truncate(theirs, 1000).expect("truncated");
     pair.two.truncate(theirs, 200_000).expect("grown");
     let contents = pair.one.contents(node);

@@ -7,3 +7,5 @@ mod names;
 mod pair;
 mod removed;
 mod writers;
+
+pub use pair::close;

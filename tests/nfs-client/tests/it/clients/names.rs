@@ -6,7 +6,7 @@ use tombolo_conformance::waist::World;
 use tombolo_core::fs::{Name, NodeId, RenameFlags};
 use tombolo_core::{Ctx, Error, Result};
 
-use crate::clients::pair::{Pair, close, contents};
+use crate::clients::pair::{Pair, close};
 
 const TIME: Duration = Duration::from_millis(500);
 
@@ -46,10 +46,7 @@ fn foreign_rename_shows_after_attribute_timeout() {
     pair.one.file_with("other", b"the second");
     assert!(pair.two.exists("name"));
     pair.one.rename("other", "name", RenameFlags::empty()).expect("rename");
-    let moved = || {
-        let node = pair.two.lookup("name").expect("a file is always there").node;
-        contents(&pair.two, node)
-    };
+    let moved = || pair.two.get(pair.two.node("name").expect("a file is always there"));
     // The first file is removed on the server. Upon ESTALE a kernel repeats the look-up and opens the second.
     let seen = match moved() {
         Err(Error::Stale) => moved(),
@@ -97,7 +94,7 @@ const LEVELS: [&str; 3] = ["a", "b", "c"];
 fn make(world: &World, text: &str) {
     let mut dir = world.dir;
     for level in LEVELS {
-        dir = world.mkdir((dir, level)).expect("mkdir").entry.node;
+        dir = world.dir((dir, level));
         let file = world.file((dir, "file"));
         world.write_all(file, 0, text.as_bytes());
         close(world, file).expect("written");
@@ -122,7 +119,7 @@ fn walk(world: &World) -> Result<Vec<NodeId>> {
 }
 
 fn read(world: &World, dir: NodeId) -> Result<Vec<u8>> {
-    contents(world, world.lookup((dir, "file"))?.node)
+    world.get((dir, "file"))
 }
 
 fn is_new(read: Result<Vec<u8>>) -> Result<()> {
@@ -143,10 +140,7 @@ fn path_recreated_by_another_client_resolves_again() {
         ("rename a/b/file", |world, dirs| {
             world.rename((dirs[2], "file"), (dirs[3], "moved"), RenameFlags::empty()).map(drop)
         }),
-        ("chmod a/b/file", |world, dirs| {
-            let file = world.lookup((dirs[2], "file"))?.node;
-            world.chmod(file, 0o600).map(drop)
-        }),
+        ("chmod a/b/file", |world, dirs| world.chmod((dirs[2], "file"), 0o600).map(drop)),
     ];
     for (text, used) in uses {
         let pair = Pair::believing(Duration::from_secs(3600));

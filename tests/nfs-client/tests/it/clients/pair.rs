@@ -6,7 +6,7 @@ use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::{AttributeTimes, Options};
 use tombolo_conformance::waist::World;
 use tombolo_core::Result;
-use tombolo_core::fs::{File, LockOwner, NodeId, OpenFlags};
+use tombolo_core::fs::{File, LockOwner};
 use tombolo_nfs_client_tests::mount::{hard, mounted, world};
 use tombolo_nfs_client_tests::server::{Scripted, ScriptedReply};
 use tombolo_nfs_tests::test_server::TestServer;
@@ -51,12 +51,4 @@ pub fn close(world: &World, file: File) -> Result<()> {
     let flushed = world.fs.flush(&world.cx, file, LockOwner(1)).wait();
     world.release(file);
     flushed
-}
-
-/// Opens a file anew and reads it.
-pub fn contents(world: &World, node: NodeId) -> Result<Vec<u8>> {
-    let file = world.open(node, OpenFlags::READ)?;
-    let contents = world.read_all(file, 0, 1 << 20);
-    world.release(file);
-    Ok(contents)
 }

@@ -3,7 +3,7 @@
 use tombolo_core::fs::{OpenFlags, SyncScope};
 use tombolo_wire_nfs3::Procedure;
 
-use crate::clients::pair::{Pair, close, contents};
+use crate::clients::pair::{Pair, close};
 
 /// A server that was killed has left unstable data at the NFS server. The next one gets the file by its
 /// handle, and has to sync data that it has not written.
@@ -48,29 +48,23 @@ fn appends_of_one_client_go_to_the_end_each() {
         close(world, file).expect("closed");
     }
     let expected: String = (0..60).map(|round| format!("{round:03}\n")).collect();
-    let theirs = pair.two.lookup("log").expect("the file").node;
-    assert_eq!(String::from_utf8_lossy(&contents(&pair.two, theirs).expect("read")), expected);
+    assert_eq!(String::from_utf8_lossy(&pair.two.contents("log")), expected);
 }
 
 #[test]
 fn append_after_foreign_close_goes_to_new_end() {
     let pair = Pair::new();
     pair.one.file_with("log", b"");
-    let mut expected = Vec::new();
+    let mut expected = String::new();
     for round in 0..20 {
         let world = if round % 2 == 0 { &pair.one } else { &pair.two };
-        let node = world.lookup("log").expect("the file").node;
-        let file = world.open(node, OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
+        let file = world.open("log", OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
         let line = format!("line {round}\n");
         world.write_as(file, &Default::default(), line.as_bytes()).expect("write");
         close(world, file).expect("closed");
-        expected.extend(line.into_bytes());
+        expected.push_str(&line);
     }
-    let node = pair.one.lookup("log").expect("the file").node;
-    assert_eq!(
-        String::from_utf8_lossy(&contents(&pair.one, node).expect("read")),
-        String::from_utf8_lossy(&expected)
-    );
+    assert_eq!(String::from_utf8_lossy(&pair.one.contents("log")), expected);
 }
 
 /// Tests overlapping writes of one client: the server must end with them in the order of issue, however they
@@ -81,11 +75,9 @@ fn last_of_overlapping_writes_wins() {
     let world = &pair.one;
     let file = world.file("file");
     let mut expected = Vec::new();
-    let mut state = 12345_u64;
+    let mut rng = fastrand::Rng::with_seed(12345);
     for round in 0..400_u64 {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let at = (state >> 33) as usize % 30_000;
-        let len = (state >> 13) as usize % 10_000 + 1;
+        let (at, len) = (rng.usize(..30_000), rng.usize(1..=10_000));
         let bytes = vec![round as u8; len];
         world.write_all(file, at as u64, &bytes);
         expected.resize(expected.len().max(at + len), 0);
@@ -96,8 +88,7 @@ fn last_of_overlapping_writes_wins() {
         }
     }
     close(world, file).expect("closed");
-    let theirs = pair.two.lookup("file").expect("the file").node;
-    let read = contents(&pair.two, theirs).expect("read");
+    let read = pair.two.contents("file");
     assert_eq!(read.len(), expected.len());
     assert!(read == expected, "written over by what came before");
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_back_nfs_client::{NfsExport, Options, Ports};
-use tombolo_conformance::waist::{Case, Needs, Setup, World, run_some};
-use tombolo_core::fs::{Export, LockOwner, OpenFlags, PermissionCheck, SyncScope, Volume};
-use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
-use tombolo_layer_cache::{Contract, Options as CacheOptions, over};
+use tombolo_conformance::waist::{Case, Needs, Setup, run_some};
+use tombolo_core::fs::{Export, PermissionCheck, SyncScope};
+use tombolo_layer_cache::{Contract, Options as CacheOptions};
 use tombolo_nfs_client_tests::mount::{hard, world};
 
+use crate::cached::cached;
+use crate::clients::close;
 use crate::conformance::{LACKS, MAY_SKIP};
 use crate::ganesha::server::Ganesha;
 
@@ -39,11 +40,10 @@ fn the_waists_cases() {
 }
 
 fn run_over_a_cache(contract: Contract) {
-    let (ganesha, dir) = (Ganesha::start(), tempfile::tempdir().expect("a directory"));
-    let identity = OriginIdentity { location: "nfs:".into(), volume: Volume::default() };
-    let store = Store::open(dir.path(), &identity, StoreOptions::default()).expect("a store");
+    let ganesha = Ganesha::start();
     let options = CacheOptions { contract, ..CacheOptions::default() };
-    let export: Arc<dyn Export> = Arc::new(over(&ganesha.mount(hard()), store, options).expect("a cache"));
+    let (_dir, cache) = cached(&ganesha.mount(hard()), options);
+    let export: Arc<dyn Export> = cache;
     let lacks = LACKS.union(Needs::FORGETS);
     let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks };
     let may_skip = [MAY_SKIP, &["needs Needs(FORGETS)"]].concat();
@@ -62,11 +62,6 @@ fn waist_cases_over_exclusive_cache() {
     run_over_a_cache(Contract::Exclusive);
 }
 
-fn close(world: &World, file: tombolo_core::fs::File) {
-    world.fs.flush(&world.cx, file, LockOwner(1)).wait().expect("closed");
-    world.release(file);
-}
-
 /// Returns bytes that depend on their offset.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64 / 8).flat_map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect()
@@ -83,13 +78,12 @@ fn big_files_both_ways() {
     for (index, piece) in bytes.chunks(300_000).enumerate() {
         world.write_all(file, index as u64 * 300_000, piece);
     }
-    close(&world, file);
+    close(&world, file).expect("closed");
     let there = ganesha.tree.path().join(world.name()).join("out");
     assert!(std::fs::read(there).expect("the file") == bytes, "not what was written");
 
     std::fs::write(ganesha.tree.path().join(world.name()).join("in"), &bytes).expect("written");
-    let node = world.lookup("in").expect("the file").node;
-    assert!(world.contents(node) == bytes, "not what is there");
+    assert!(world.contents("in") == bytes, "not what is there");
 }
 
 #[test]
@@ -119,10 +113,10 @@ fn a_restart_under_a_hard_mount() {
     writer.join().expect("all is written in the end");
     let there = ganesha.tree.path().join(world.name()).join("file");
     assert!(std::fs::read(there).expect("the file") == bytes, "not what was written");
-    let reader = world.open(file.node, OpenFlags::READ).expect("open");
+    let reader = world.reader(file.node);
     assert!(world.read_all(reader, 0, LEN) == bytes, "not what is there");
     world.release(reader);
-    close(&world, file);
+    close(&world, file).expect("closed");
 }
 
 #[test]

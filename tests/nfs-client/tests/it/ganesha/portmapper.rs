@@ -8,8 +8,9 @@ use tombolo_back_nfs_client::{NfsExport, Options, Ports, Server, Transport};
 use tombolo_nfs_client_tests::mount::world;
 use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
 use tombolo_nfs_tests::test_server::{PATH, TestServer};
-use tombolo_wire_rpc::portmap;
-use tombolo_wire_rpc::{Accepted, ReplyHeader};
+use tombolo_wire_rpc::{Accepted, ReplyHeader, portmap};
+
+use crate::hostile::stage::told;
 
 fn server() -> Server {
     let ports = Ports::Portmapper { nfs: None };
@@ -23,12 +24,7 @@ fn refused(answer: impl Fn(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static)
     let portmapper = Scripted::start_at(portmap::PORT, honest.address(), answer);
     let error = NfsExport::mount(&server(), PATH, Options::default()).expect_err("it leads nowhere");
     assert!(!portmapper.seen().is_empty(), "it was not asked");
-    let mut line = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        line.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
+    let line = told(&error);
     assert!(line.contains("localhost") && !line.contains('\n'), "{line}");
     line
 }

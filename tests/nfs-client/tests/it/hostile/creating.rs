@@ -3,9 +3,10 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{Create, Exclusive, Mode, NewMode, OpenFlags};
+use tombolo_core::fs::{Create, Exclusive};
 use tombolo_core::{Error, Result};
 use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
+use tombolo_test_support::{mode, plain};
 use tombolo_wire_nfs3::args::CreateHow;
 use tombolo_wire_nfs3::{Call, Procedure, Reply, Status, WccData};
 
@@ -17,9 +18,7 @@ fn failed(asked: &ReceivedCall<'_>, status: Status) -> ScriptedReply {
 
 /// Creates a file exclusively and verifies its attributes.
 fn create(world: &World, name: &str) -> Result<()> {
-    let mode = NewMode::settled(Mode::new(0o4751));
-    let flags = OpenFlags::READ | OpenFlags::WRITE;
-    let created = world.create(name, &Create { mode, flags, exclusive: Exclusive::Yes })?;
+    let created = world.create(name, &Create { mode: mode(0o4751), exclusive: Exclusive::Yes, ..plain() })?;
     let attr = world.attr(created.entry.node);
     assert_eq!((attr.mode.bits(), attr.size), (0o4751, 0));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();

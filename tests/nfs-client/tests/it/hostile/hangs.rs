@@ -7,10 +7,11 @@ use tombolo_core::Error;
 use tombolo_core::fs::{LockOwner, SyncScope, Write};
 use tombolo_nfs_client_tests::mount::{hard, mounted, world};
 use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
+use tombolo_test_support::until;
 use tombolo_wire_nfs3::Procedure;
 
 use crate::hostile::operations::for_each;
-use crate::hostile::stage::{Stage, on_hard, on_soft, told};
+use crate::hostile::stage::{Stage, on_hard, on_soft, raise_after, told};
 
 /// Set in a process that runs one test.
 const ALONE: &str = "TOMBOLO_TEST_ALONE";
@@ -39,11 +40,7 @@ fn interrupt_ends_any_call_of_silent_hard_mount() {
         let (world, interrupt) = stage.world.interruptible();
         let arm = || {
             stage.server.on(procedure, |_| ScriptedReply::Silence);
-            let interrupt = interrupt.clone();
-            std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_millis(200));
-                interrupt.raise();
-            });
+            raise_after(&interrupt, Duration::from_millis(200));
         };
         let error = (operation.run)(&world, "silent", &arm).expect_err("interrupted");
         assert!(matches!(error, Error::Interrupted), "{procedure:?}: {}", told(&error));
@@ -98,8 +95,7 @@ fn client_dropped_during_server_hang_leaks_no_threads() {
     on_soft(move |stage, _| {
         let before = threads();
         for _ in 0..5 {
-            let export = mounted(stage.server.address(), hard());
-            let world = world(export);
+            let world = world(mounted(stage.server.address(), hard()));
             let file = world.file("file");
             stage.server.now(|_| ScriptedReply::Silence);
             let written = world.fs.write(&world.cx, file, &Write::default(), b"lost".to_vec().into());
@@ -110,12 +106,8 @@ fn client_dropped_during_server_hang_leaks_no_threads() {
             // Pending calls are repeated now instead of after a minute.
             stage.server.reset_all();
         }
-        let begun = Instant::now();
         // One leaked thread per client would be five; the scripted server's end with their connections.
-        while threads() > before + 2 && begun.elapsed() < Duration::from_secs(10) {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        assert!(threads() <= before + 2, "{} threads, {before} before", threads());
+        until("as few threads as before", || threads() <= before + 2);
     });
 }
 

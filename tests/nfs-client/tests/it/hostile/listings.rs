@@ -2,8 +2,9 @@
 
 use tombolo_conformance::waist::World;
 use tombolo_core::Error;
-use tombolo_core::fs::{Cookie, DirBudget, DirPage, OpenFlags};
+use tombolo_core::fs::Cookie;
 use tombolo_nfs_client_tests::server::{Page, ReceivedCall, ScriptedReply, listing};
+use tombolo_test_support::budget;
 use tombolo_wire_nfs3::{Call, Procedure, Status};
 use tombolo_wire_xdr::Encoder;
 
@@ -14,11 +15,10 @@ const ENTRIES_MAX: usize = 20_000;
 
 /// Lists the world's directory; returns the number of entries or the error.
 fn list(world: &World, plus: bool) -> Result<usize, Error> {
-    let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY)?;
+    let file = world.open_dir(world.dir)?;
     let (mut count, mut cookie) = (0, Cookie::START);
-    let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus };
     let listed = loop {
-        match world.fs.readdir(&world.cx, file, cookie, DirPage::new(budget)).wait() {
+        match world.readdir(file, cookie, budget(4096, plus)) {
             Err(error) => break Err(error),
             Ok(page) => {
                 count += page.len();
@@ -60,11 +60,8 @@ fn refused(page: impl Fn(u64) -> Page + Clone + Send + 'static) {
         on_soft(move |stage, world| {
             stage.server.now(listing(None, page));
             let error = list(world, plus).expect_err("the directory never ends");
-            assert!(
-                told(&error).contains("127.0.0.1") || matches!(error, Error::BadCookie),
-                "{}",
-                told(&error)
-            );
+            let told = told(&error);
+            assert!(told.contains("127.0.0.1") || matches!(error, Error::BadCookie), "{told}");
         });
     }
 }
@@ -119,18 +116,14 @@ fn looping_pages_are_refused() {
 fn invalid_listed_names_are_not_returned() {
     for bad in ["", "a/b", "/etc/passwd", "nul\0", "../x"] {
         for plus in [false, true] {
-            on_soft(move |stage, _| {
+            on_soft(move |stage, world| {
                 stage.server.now(listing(None, move |_| Page {
                     entries: vec![entry(1), (bad.to_owned(), 2), entry(3)],
                     eof: true,
                 }));
-                let world = &stage.world;
-                let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
-                let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus };
+                let file = world.open_dir(world.dir).expect("open");
                 // Refused or left out, but never returned.
-                if let Ok(page) =
-                    world.fs.readdir(&world.cx, file, Cookie::START, DirPage::new(budget)).wait()
-                {
+                if let Ok(page) = world.readdir(file, Cookie::START, budget(4096, plus)) {
                     assert!(page.iter().all(|entry| entry.name != bad.as_bytes()), "{bad:?} was listed");
                 }
             });
@@ -173,12 +166,11 @@ fn changing(versions_max: u64) -> impl FnMut(&ReceivedCall<'_>) -> ScriptedReply
             Some(Call::Readdirplus(args)) => (args.cookie.0, args.verifier, true),
             _ => return ScriptedReply::Forward,
         };
+        if cookie != 0 && verifier.0 != u64::to_be_bytes(version) {
+            return refused_cookie();
+        }
         let mut results = Vec::new();
         let mut xdr = Encoder::new(&mut results);
-        if cookie != 0 && verifier.0 != u64::to_be_bytes(version) {
-            xdr.u32(Status::BadCookie as u32).bool(false);
-            return ScriptedReply::Results(results);
-        }
         let mut names: Vec<_> = (0..300).map(|number| format!("stays-{number}")).collect();
         names.extend((1..version).map(|version| format!("comes-{version}")));
         if version % 2 == 0 {
@@ -207,12 +199,10 @@ fn a_listing_whose_cookie_is_refused_goes_on() {
     {
         on_soft(move |stage, world| {
             stage.server.now(changing(versions_max));
-            let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
-            let budget = DirBudget { size_bytes, entry_bytes: 24, align: 8, plus };
+            let file = world.open_dir(world.dir).expect("open");
             let (mut names, mut cookie) = (Vec::new(), Cookie::START);
             loop {
-                let page =
-                    world.fs.readdir(&world.cx, file, cookie, DirPage::new(budget)).wait().expect("a page");
+                let page = world.readdir(file, cookie, budget(size_bytes, plus)).expect("a page");
                 // A kernel may take a part of a page and request the remainder again.
                 let taken = page.len().div_ceil(2);
                 for entry in page.iter().take(taken) {

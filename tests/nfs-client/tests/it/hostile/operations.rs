@@ -5,11 +5,8 @@ use std::time::Instant;
 
 use tombolo_conformance::waist::World;
 use tombolo_core::Result;
-use tombolo_core::fs::{
-    AccessMask, Cookie, Create, DirBudget, DirPage, Exclusive, FileType, Mode, NewMode, OpenFlags,
-    RenameFlags, SyncScope, Write,
-};
-use tombolo_test_support::name;
+use tombolo_core::fs::{AccessMask, Cookie, FileType, OpenFlags, RenameFlags, SyncScope, Write};
+use tombolo_test_support::{budget, mode, name, plain};
 use tombolo_wire_nfs3::Procedure;
 
 use crate::hostile::stage::PATIENCE;
@@ -31,9 +28,8 @@ const fn op(procedure: Procedure, run: Run) -> Operation {
 
 /// Reads one page of the world's directory.
 pub fn page(world: &World, plus: bool) -> Result<()> {
-    let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY)?;
-    let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus };
-    let page = world.fs.readdir(&world.cx, file, Cookie::START, DirPage::new(budget)).wait();
+    let file = world.open_dir(world.dir)?;
+    let page = world.readdir(file, Cookie::START, budget(4096, plus));
     world.release(file);
     page.map(drop)
 }
@@ -99,8 +95,7 @@ const OPERATIONS: &[Operation] = &[
     }),
     op(Procedure::Read, |world, text, arm| {
         world.other_session().file_with(text, b"twelve bytes");
-        let node = world.lookup(text)?.node;
-        let file = world.open(node, OpenFlags::READ)?;
+        let file = world.open(text, OpenFlags::READ)?;
         arm();
         let read = world.read_eof(file, 0, 12);
         world.release(file);
@@ -110,12 +105,7 @@ const OPERATIONS: &[Operation] = &[
     op(Procedure::Commit, write_and_sync),
     op(Procedure::Create, |world, text, arm| {
         arm();
-        let how = Create {
-            mode: NewMode::settled(Mode::new(0o644)),
-            flags: OpenFlags::READ | OpenFlags::WRITE,
-            exclusive: Exclusive::No,
-        };
-        world.create(text, &how).map(drop)
+        world.create(text, &plain()).map(drop)
     }),
     op(Procedure::Mkdir, |world, text, arm| {
         arm();
@@ -127,8 +117,8 @@ const OPERATIONS: &[Operation] = &[
     }),
     op(Procedure::Mknod, |world, text, arm| {
         arm();
-        let (mode, rdev) = (NewMode::settled(Mode::new(0o644)), Default::default());
-        world.fs.mknod(&world.cx, world.dir, name(text), FileType::Fifo, mode, rdev).wait().map(drop)
+        let rdev = Default::default();
+        world.fs.mknod(&world.cx, world.dir, name(text), FileType::Fifo, mode(0o644), rdev).wait().map(drop)
     }),
     op(Procedure::Remove, |world, text, arm| {
         world.file_with(text, b"");

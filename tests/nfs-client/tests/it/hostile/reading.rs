@@ -8,11 +8,10 @@ use tombolo_core::fs::OpenFlags;
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::mount::hard;
 use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
-use tombolo_wire_nfs3::results::ReadOk;
-use tombolo_wire_nfs3::{Call, Procedure, Reply};
+use tombolo_wire_nfs3::{Call, Procedure};
 use tombolo_wire_xdr::Encoder;
 
-use crate::hostile::stage::{Stage, in_time, on_soft, told};
+use crate::hostile::stage::{Stage, in_time, on_soft, raise_after, told};
 
 const CONTENTS: &[u8] = b"what the file holds, and nothing else";
 
@@ -26,12 +25,11 @@ fn read_results(count: u32, announced: u32, eof: bool, data: &[u8]) -> Vec<u8> {
 
 /// Reads a file whose READs get these replies; returns the bytes, or an error that names host and operation.
 /// Asserts that no memory outside the reader's buffer is written.
-fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<u8>, bool), String> {
+fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<Vec<u8>, String> {
     const ROOM: usize = 16;
     on_soft(move |stage, world| {
         world.other_session().file_with("file", CONTENTS);
-        let node = world.lookup("file").expect("the file").node;
-        let file = world.open(node, OpenFlags::READ).expect("open");
+        let file = world.reader("file");
         stage.server.now(move |asked: &ReceivedCall<'_>| match asked.call() {
             Some(Call::Read(args)) => ScriptedReply::Results(reply(args.offset, args.count)),
             _ => ScriptedReply::Forward,
@@ -39,14 +37,10 @@ fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<
         let mut buffer = Buffer::new(3 * ROOM);
         buffer.as_mut_slice().expect("not shared yet").fill(0xee);
         let done = world.fs.read(&world.cx, file, 0, buffer.sink(ROOM..2 * ROOM)).wait();
-        let told = match done {
-            Ok(done) => {
-                assert!(done.count <= ROOM);
-                let bytes = buffer.as_slice().expect("the read is over")[ROOM..][..done.count].to_vec();
-                Ok((bytes, done.eof))
-            }
-            Err(error) => Err(told(&error)),
-        };
+        let told = done.map_err(|error| told(&error)).map(|done| {
+            assert!(done.count <= ROOM);
+            buffer.as_slice().expect("the read is over")[ROOM..][..done.count].to_vec()
+        });
         // Released only on the client: nothing may write to the buffer afterwards.
         world.release(file);
         let bytes = buffer.as_slice().expect("the buffer is free after the answer");
@@ -86,7 +80,7 @@ fn small_received_pieces_are_reassembled() {
         let piece = rest.get(..3.min(count as usize)).unwrap_or(rest);
         read_results(piece.len() as u32, piece.len() as u32, piece.len() == rest.len(), piece)
     });
-    assert_eq!(told.expect("all of it").0, &CONTENTS[..16]);
+    assert_eq!(told.expect("all of it"), &CONTENTS[..16]);
 }
 
 #[test]
@@ -96,23 +90,9 @@ fn data_without_its_padding_is_no_wrong_data() {
         results.truncate(results.len() - 3);
         results
     });
-    if let Ok((bytes, _)) = told {
+    if let Ok(bytes) = told {
         assert_eq!(bytes, b"12345");
     }
-}
-
-#[test]
-fn an_honest_read_is_read() {
-    let told = read_of(|offset, count| {
-        let rest = CONTENTS.get(offset as usize..).unwrap_or_default();
-        let piece = rest.get(..count as usize).unwrap_or(rest);
-        let mut results = Vec::new();
-        let ok = ReadOk::to_send(None, piece.len() as u32, piece.len() == rest.len());
-        let reply: Reply<ReadOk, ()> = Reply::Ok(ok);
-        Encoder::new(&mut results).value(&reply).fixed(piece);
-        results
-    });
-    assert_eq!(told.expect("all of it").0, &CONTENTS[..16]);
 }
 
 /// Abandons a call, which releases its buffer; the late reply must be dropped.
@@ -123,17 +103,13 @@ fn late_reply_is_not_written_to_released_buffer() {
         let stage = Stage::with(options);
         stage.world.other_session().file_with("file", &[7; 4096]);
         let (world, interrupt) = stage.world.interruptible();
-        let node = world.lookup("file").expect("the file").node;
-        let file = world.open(node, OpenFlags::READ).expect("open");
+        let file = world.reader("file");
         // The reply takes four seconds; the reader is interrupted after half a second and may return once the
         // server has been silent for two.
         stage.server.on(Procedure::Read, |_| ScriptedReply::Forward.after(Duration::from_secs(4)));
         let mut buffer = Buffer::new(4096);
         let read = world.fs.read(&world.cx, file, 0, buffer.sink(0..4096));
-        std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(500));
-            interrupt.raise();
-        });
+        raise_after(&interrupt, Duration::from_millis(500));
         let read = read.wait();
         assert!(matches!(read, Err(Error::Interrupted)), "{read:?}");
         buffer.as_mut_slice().expect("it is ours again").fill(0xee);
@@ -157,8 +133,7 @@ fn ever_changing_file_sizes_do_no_harm() {
         for _ in 0..6 {
             let _ = world.fs.getattr(&world.cx, node, None).wait();
             if let Ok(file) = world.open(node, OpenFlags::READ) {
-                let read = world.read_eof(file, 0, 100);
-                if let Ok((bytes, _)) = read {
+                if let Ok(bytes) = world.read(file, 0, 100) {
                     assert!(CONTENTS.starts_with(&bytes), "{bytes:?}");
                 }
                 world.release(file);

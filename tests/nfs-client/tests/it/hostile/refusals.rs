@@ -10,7 +10,7 @@ use tombolo_wire_nfs3::{Status, WccData};
 use tombolo_wire_rpc::{Accepted, AuthStat, Rejected, ReplyHeader};
 
 use crate::hostile::operations::for_each;
-use crate::hostile::stage::{Stage, assert_names, on_hard};
+use crate::hostile::stage::{Stage, assert_names, on_hard, raise_after};
 
 const REFUSALS: &[Refusal] = &[
     Refusal::Accepted(Accepted::ProgUnavail),
@@ -85,13 +85,9 @@ fn an_interrupt_ends_jukebox_retries() {
             .server
             .on(Procedure::Getattr, |asked| asked.results(&GetattrReply::Failed(Status::Jukebox, ())));
         let (world, interrupt) = stage.world.interruptible();
-        let raiser = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(500));
-            interrupt.raise();
-        });
+        raise_after(&interrupt, Duration::from_millis(500));
         let result = world.fs.getattr(&world.cx, world.dir, None).wait();
         assert!(matches!(result, Err(Error::Interrupted)), "{result:?}");
-        raiser.join().expect("no panic");
         // The client must pause between retries: a busy server must not be loaded further.
         assert!(stage.server.count_of(Procedure::Getattr) < 50, "asked too often");
     });

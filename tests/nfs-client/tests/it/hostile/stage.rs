@@ -6,7 +6,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tombolo_back_nfs_client::Options;
 use tombolo_conformance::waist::World;
-use tombolo_core::Result;
+use tombolo_core::{Interrupt, Result};
 use tombolo_nfs_client_tests::mount::{hard, mounted, soft, world};
 use tombolo_nfs_client_tests::server::{Scripted, ScriptedReply};
 use tombolo_nfs_tests::fixture::{local_dir, scratch};
@@ -72,15 +72,19 @@ pub fn on_hard<T: Send + 'static>(test: impl FnOnce(&Stage, &World) -> T + Send 
     })
 }
 
+/// Raises an interrupt a while later.
+pub fn raise_after(interrupt: &Interrupt, time: Duration) {
+    let interrupt = interrupt.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(time);
+        interrupt.raise();
+    });
+}
+
 /// Formats an error with its causes in one line.
 pub fn told(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        line.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    line
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Asserts that the error names host and operation.

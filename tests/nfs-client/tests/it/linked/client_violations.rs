@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{Client, Export, NodeId, PermissionCheck};
-use tombolo_core::{Ctx, SessionId};
+use tombolo_core::fs::NodeId;
 use tombolo_host_links::EndReason;
 use tombolo_host_links::client::{Line, LineError, Reply as Raw};
 use tombolo_host_rpc::link::{CallMessage, Part, ReplyMessage};
@@ -13,6 +12,7 @@ use tombolo_nfs_client_tests::mount::hard;
 use tombolo_nfs_tests::test_server::Plan;
 use tombolo_shm::address::GlobalAddress;
 use tombolo_shm::doorbell::Mode;
+use tombolo_test_support::Session;
 use tombolo_wire_rpc::{CallHeader, Credential, Xid};
 use tombolo_wire_xdr::Encoder;
 
@@ -49,19 +49,23 @@ impl InvalidClient {
         self.say(kind, body, frame)
     }
 
-    /// Asserts that the link was cut for this reason and that other clients are served.
-    fn is_cut(&self, outcome: &Result<Raw, LineError>, reason: &str) {
+    /// Returns the bits of an address in the client's own memory with room for `len` bytes.
+    fn own(&self, len: u64) -> u64 {
+        self.line.out_address(&self.line.out_area().take(len).expect("memory")).bits()
+    }
+
+    /// Asserts that a message cuts the link for this reason and that other clients are served.
+    fn is_cut_by(say: impl FnOnce(&Self) -> Result<Raw, LineError>, reason: &str) {
+        let client = Self::new();
+        let outcome = say(&client);
         assert!(matches!(outcome, Err(LineError::Lost { .. })), "{outcome:?}");
-        match self.server.end() {
+        match client.server.end() {
             Some(EndReason::ProtocolError(violation)) => {
                 assert!(violation.to_string().contains(reason), "{violation}")
             }
             other => panic!("the link ended so: {other:?}"),
         }
-        let export = self.server.mounted(hard());
-        let client = Client { session: SessionId(1), label: "x".into(), checks: PermissionCheck::BackEnd };
-        let fs = export.attach(&client).expect("a session");
-        fs.getattr(&Ctx::root(SessionId(1)), NodeId::ROOT, None).wait().expect("others are served");
+        Session::attach(&*client.server.mounted(hard())).lookup(NodeId::ROOT).expect("others are served");
     }
 }
 
@@ -87,65 +91,60 @@ fn a_call_is_answered_in_its_frame() {
 
 #[test]
 fn another_kind_cuts_the_link() {
-    let client = InvalidClient::new();
-    let outcome = client.say(2, CallMessage::default().encode().1, &null());
-    client.is_cut(&outcome, "kind 0x2");
+    let body = CallMessage::default().encode().1;
+    InvalidClient::is_cut_by(|client| client.say(2, body, &null()), "kind 0x2");
 }
 
 #[test]
 fn undecodable_bytes_cut_the_link() {
-    let client = InvalidClient::new();
-    let outcome = client.say(1, [0xff; 48], &null());
-    client.is_cut(&outcome, "zero");
+    InvalidClient::is_cut_by(|client| client.say(1, [0xff; 48], &null()), "zero");
 }
 
 #[test]
 fn a_frame_that_is_no_call_cuts_the_link() {
     for frame in [&[][..], &[1; 8]] {
-        let client = InvalidClient::new();
-        let outcome = client.ask(CallMessage::default(), frame);
-        client.is_cut(&outcome, "malformed RPC call");
+        InvalidClient::is_cut_by(|client| client.ask(CallMessage::default(), frame), "malformed RPC call");
     }
 }
 
 #[test]
 fn data_outside_bulk_memory_cut_link() {
-    for address in [0, 4096, 1 << 40, 7 << 48, u64::MAX] {
-        let client = InvalidClient::new();
-        let outcome = client.ask(CallMessage { data: part(address, 4096), reply_buffer: None }, &null());
-        client.is_cut(&outcome, "invalid memory reference");
-    }
-    let client = InvalidClient::new();
-    let span = client.line.out_area().take(4096).expect("memory");
-    let address = client.line.out_address(&span).bits();
-    let outcome = client.ask(CallMessage { data: part(address, u32::MAX), reply_buffer: None }, &null());
-    client.is_cut(&outcome, "invalid memory reference");
+    let sends = |data: fn(&InvalidClient) -> Option<Part>| {
+        let ask = |client: &InvalidClient| {
+            client.ask(CallMessage { data: data(client), reply_buffer: None }, &null())
+        };
+        InvalidClient::is_cut_by(ask, "invalid memory reference");
+    };
+    sends(|_| part(0, 4096));
+    sends(|_| part(4096, 4096));
+    sends(|_| part(1 << 40, 4096));
+    sends(|_| part(7 << 48, 4096));
+    sends(|_| part(u64::MAX, 4096));
+    sends(|client| part(client.own(4096), u32::MAX));
 }
 
 #[test]
 fn reply_buffer_outside_server_memory_cuts_link() {
-    let own = |client: &InvalidClient| {
-        client.line.out_address(&client.line.out_area().take(4096).expect("memory")).bits()
-    };
-    let buffers: [fn(&InvalidClient) -> u64; 4] =
-        [|_| 1 << 48, |_| (1 << 48) + 4096, |_| (1 << 48) + (1 << 40), |_| 7 << 48];
+    let buffers: [fn(&InvalidClient) -> u64; 5] = [
+        |_| 1 << 48,
+        |_| (1 << 48) + 4096,
+        |_| (1 << 48) + (1 << 40),
+        |_| 7 << 48,
+        |client| client.own(4096),
+    ];
     for buffer in buffers {
-        let client = InvalidClient::new();
         // It is not even needed.
-        let outcome =
-            client.ask(CallMessage { data: None, reply_buffer: part(buffer(&client), 4096) }, &null());
-        client.is_cut(&outcome, "invalid memory reference");
+        let ask = |client: &InvalidClient| {
+            client.ask(CallMessage { data: None, reply_buffer: part(buffer(client), 4096) }, &null())
+        };
+        InvalidClient::is_cut_by(ask, "invalid memory reference");
     }
-    let client = InvalidClient::new();
-    let outcome = client.ask(CallMessage { data: None, reply_buffer: part(own(&client), 4096) }, &null());
-    client.is_cut(&outcome, "invalid memory reference");
 }
 
 #[test]
 fn a_call_that_is_too_long_cuts_the_link() {
-    let client = InvalidClient::new();
-    let span = client.line.out_area().take(2 << 20).expect("memory");
-    let data = Some(Part { address: client.line.out_address(&span), len_bytes: 2 << 20 });
-    let outcome = client.ask(CallMessage { data, reply_buffer: None }, &null());
-    client.is_cut(&outcome, "call of");
+    let ask = |client: &InvalidClient| {
+        client.ask(CallMessage { data: part(client.own(2 << 20), 2 << 20), reply_buffer: None }, &null())
+    };
+    InvalidClient::is_cut_by(ask, "call of");
 }

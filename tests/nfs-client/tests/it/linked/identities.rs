@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::{MountError, NfsExport};
-use tombolo_core::fs::{Client, Export, FileSystem, Mode, NewMode, NodeId, PermissionCheck, SetAttr};
-use tombolo_core::{Ctx, Error, Identity, SessionId};
+use tombolo_core::Error;
+use tombolo_core::fs::{Export, NodeId};
 use tombolo_host_links::server::{AllowedIdentities, Credentials, VerifiedPeer};
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::hard;
 use tombolo_nfs_tests::test_server::{PATH, Plan, no_squash};
-use tombolo_test_support::name;
+use tombolo_test_support::Session;
 
 const JOE: u32 = 1000;
 
@@ -19,28 +19,15 @@ fn a_process(identities: AllowedIdentities) -> LinkPlan {
     LinkPlan { credentials: Some(VerifiedPeer { process, identities }), ..LinkPlan::default() }
 }
 
-fn attach(export: &dyn Export) -> Arc<dyn FileSystem> {
-    let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::BackEnd };
-    export.attach(&client).expect("a session")
-}
-
-fn acting(uid: u32, gid: u32, groups: &[u32]) -> Ctx {
-    let groups = (!groups.is_empty()).then(|| groups.into());
-    Ctx { identity: Identity { uid, gid, groups }, ..Ctx::root(SessionId(1)) }
-}
-
 /// Creates a tree whose root all users may write to.
 fn tree() -> Arc<dyn Export> {
     let export: Arc<dyn Export> = Arc::new(Memory::default());
-    let change = SetAttr { mode: Some(Mode::new(0o777)), ..SetAttr::default() };
-    let root = Ctx::root(SessionId(1));
-    attach(&*export).setattr(&root, NodeId::ROOT, None, &change).wait().expect("its root is changed");
+    Session::attach(&*export).chmod(NodeId::ROOT, 0o777).expect("its root is changed");
     export
 }
 
-fn owner_of_new(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> Result<(u32, u32), Error> {
-    let mode = NewMode::settled(Mode::new(0o755));
-    fs.mkdir(cx, NodeId::ROOT, name(text), mode).wait().map(|made| (made.entry.attr.uid, made.entry.attr.gid))
+fn owner_of_new(session: &Session, name: &str) -> Result<(u32, u32), Error> {
+    session.mkdir(name).map(|made| (made.entry.attr.uid, made.entry.attr.gid))
 }
 
 #[test]
@@ -48,12 +35,13 @@ fn an_untrusted_process_calls_with_its_own_identity_only() {
     let groups = [7, 8].into();
     let server = LinkServer::new(Plan::over(tree()), a_process(AllowedIdentities::Own { groups }));
     let export = server.mounted(hard());
-    let fs = attach(&*export);
-    assert_eq!(owner_of_new(&*fs, &acting(JOE, 100, &[]), "a").expect("itself"), (JOE, 100));
-    assert_eq!(owner_of_new(&*fs, &acting(JOE, 7, &[8]), "b").expect("its groups"), (JOE, 7));
-    assert_eq!(owner_of_new(&*fs, &acting(0, 0, &[]), "c").expect("its kernel"), (JOE, 100), "never root");
-    for other in [acting(JOE + 1, 100, &[]), acting(JOE, 0, &[]), acting(JOE, 100, &[7, 4])] {
-        let refused = owner_of_new(&*fs, &other, "d").expect_err("another's name");
+    let root = Session::attach(&*export);
+    let joe = |gid, groups: &[u32]| root.as_user(JOE, gid, groups);
+    assert_eq!(owner_of_new(&joe(100, &[]), "a").expect("itself"), (JOE, 100));
+    assert_eq!(owner_of_new(&joe(7, &[8]), "b").expect("its groups"), (JOE, 7));
+    assert_eq!(owner_of_new(&root, "c").expect("its kernel"), (JOE, 100), "never root");
+    for other in [root.as_user(JOE + 1, 100, &[]), joe(0, &[]), joe(100, &[7, 4])] {
+        let refused = owner_of_new(&other, "d").expect_err("another's name");
         assert!(matches!(refused, Error::NotPermitted), "{refused:?}");
     }
 }
@@ -62,16 +50,14 @@ fn an_untrusted_process_calls_with_its_own_identity_only() {
 fn a_trusted_process_calls_with_any_identity_after_squashing() {
     let server = LinkServer::new(Plan::over(tree()), a_process(AllowedIdentities::Any));
     let export = server.mounted(hard());
-    let fs = attach(&*export);
-    assert_eq!(owner_of_new(&*fs, &acting(5, 6, &[]), "a").expect("any user"), (5, 6));
-    assert_eq!(owner_of_new(&*fs, &acting(0, 0, &[]), "b").expect("root"), (0, 0));
+    let root = Session::attach(&*export);
+    assert_eq!(owner_of_new(&root.as_user(5, 6, &[]), "a").expect("any user"), (5, 6));
+    assert_eq!(owner_of_new(&root, "b").expect("root"), (0, 0));
     let plan = Plan::over(tree()).squashing(Default::default());
     let server = LinkServer::new(plan, a_process(AllowedIdentities::Any));
     let export = server.mounted(hard());
-    assert_eq!(
-        owner_of_new(&*attach(&*export), &acting(0, 0, &[]), "a").expect("the anonymous user"),
-        (65_534, 65_534)
-    );
+    let squashed = Session::attach(&*export);
+    assert_eq!(owner_of_new(&squashed, "a").expect("the anonymous user"), (65_534, 65_534));
 }
 
 #[test]

@@ -7,50 +7,31 @@ use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::Options;
-use tombolo_core::fs::{
-    Client, Create, Exclusive, Export, File, FileSystem, FileType, Mode, NewMode, NodeId, OpenFlags,
-    PermissionCheck, SyncScope, Write,
-};
-use tombolo_core::{Ctx, Error, Interrupt, SessionId};
+use tombolo_core::fs::{FileType, NodeId, SyncScope};
+use tombolo_core::{Ctx, Error, Interrupt};
 use tombolo_host_rpc::client::InFlight;
 use tombolo_layer_basic::delay;
 use tombolo_layer_replies as replies;
-use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::{hard, soft};
 use tombolo_nfs_tests::test_server::Plan;
-use tombolo_test_support::name;
+use tombolo_test_support::Session;
 
 use crate::hostile::stage::told;
-
-fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
-    let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::BackEnd };
-    (export.attach(&client).expect("a session"), Ctx::root(SessionId(1)))
-}
 
 fn server() -> Arc<LinkServer> {
     LinkServer::new(Plan::over(Arc::new(Memory::default())), LinkPlan::default())
 }
 
 #[test]
-fn a_call_over_a_link_is_answered() {
-    let server = server();
-    let export = server.mounted(hard());
-    let (fs, cx) = attach(&*export);
-    let attr = fs.getattr(&cx, NodeId::ROOT, None).wait().expect("attributes");
-    assert_eq!(attr.file_type, FileType::Directory);
-    assert_eq!(server.dialed(), 1, "MOUNT and NFS over one link");
-}
-
-#[test]
 fn a_lost_link_is_replaced() {
     let server = server();
     let export = server.mounted(hard());
-    let (fs, cx) = attach(&*export);
+    let session = Session::attach(&*export);
     for round in 1..=20 {
+        assert_eq!(session.attr(NodeId::ROOT).file_type, FileType::Directory);
+        assert_eq!(server.dialed(), round, "MOUNT and NFS over one link");
         server.cut();
-        fs.getattr(&cx, NodeId::ROOT, None).wait().expect("attributes");
-        assert_eq!(server.dialed(), 1 + round);
     }
 }
 
@@ -67,12 +48,11 @@ fn calls_pending_at_a_link_loss_are_executed_once() {
         let workers = [0, 1, 2, 3].map(|worker| {
             let (export, made, cuts) = (&export, &made, &cuts);
             scope.spawn(move || {
-                let (fs, cx) = attach(&**export);
+                let session = Session::attach(&**export);
                 for number in (0..).take_while(|_| cuts.load(Ordering::SeqCst) < 30) {
                     let text = format!("{worker}-{number}");
-                    let mode = NewMode::settled(Mode::new(0o755));
-                    fs.mkdir(&cx, NodeId::ROOT, name(&text), mode).wait().expect("it was not there before");
-                    fs.rmdir(&cx, NodeId::ROOT, name(&text)).wait().expect("it was there");
+                    session.mkdir(&text).expect("it was not there before");
+                    session.rmdir(&text).expect("it was there");
                     made.fetch_add(1, Ordering::SeqCst);
                 }
             })
@@ -98,35 +78,31 @@ fn hard_mounts_wait_for_link_and_soft_ones_fail() {
     let (patient, hasty) = (server.mounted(hard()), server.mounted(soft()));
     server.away.store(true, Ordering::SeqCst);
     server.cut();
-    let (fs, cx) = attach(&*hasty);
-    let failed = fs.getattr(&cx, NodeId::ROOT, None).wait().expect_err("there is no server");
-    let text = told(&failed);
+    let session = Session::attach(&*hasty);
+    let text = told(&session.lookup(NodeId::ROOT).expect_err("there is no server"));
     assert!(text.contains("no link: the server is down"), "{text}");
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            let (fs, cx) = attach(&*patient);
-            fs.getattr(&cx, NodeId::ROOT, None).wait().expect("attributes, in the end")
-        });
+        let waiting = scope.spawn(|| Session::attach(&*patient).attr(NodeId::ROOT));
         // The call waits either already or later.
         assert!(!waiting.is_finished());
         server.away.store(false, Ordering::SeqCst);
         waiting.join().expect("no panic");
     });
-    fs.getattr(&cx, NodeId::ROOT, None).wait().expect("the hasty one goes on");
+    session.lookup(NodeId::ROOT).expect("the hasty one goes on");
 }
 
 #[test]
 fn an_interrupt_ends_a_waiting_call() {
     let server = server();
     let export = server.mounted(hard());
-    let (fs, cx) = attach(&*export);
+    let session = Session::attach(&*export);
     server.away.store(true, Ordering::SeqCst);
     server.cut();
     let interrupt = Interrupt::new();
-    let cx = Ctx { interrupt: interrupt.clone(), ..cx };
+    let session = session.with(Ctx { interrupt: interrupt.clone(), ..session.cx.clone() });
     let since = Instant::now();
     interrupt.raise();
-    let failed = fs.getattr(&cx, NodeId::ROOT, None).wait().expect_err("no server answers");
+    let failed = session.lookup(NodeId::ROOT).expect_err("no server answers");
     assert!(matches!(failed, Error::Interrupted), "{failed:?}");
     assert!(since.elapsed() >= Duration::from_secs(2), "until then an answer is worth waiting for");
 }
@@ -135,32 +111,23 @@ fn an_interrupt_ends_a_waiting_call() {
 /// in-flight permits from the awaited ones.
 #[test]
 fn many_small_pieces_of_large_reads_do_not_deadlock() {
-    let export: Arc<dyn Export> = Arc::new(Memory::default());
     let links = LinkPlan { slots: 8, bulk_bytes: 64 << 10, ..LinkPlan::default() };
-    let server = LinkServer::new(Plan::over(export.clone()), links);
+    let server = LinkServer::new(Plan::over(Arc::new(Memory::default())), links);
     let mut options = Options { read_size_max: 4096, write_size_max: 4096, ..hard() };
     options.rpc.in_flight = InFlight::Fixed(2);
     let export = server.mounted(options);
-    let (fs, cx) = attach(&*export);
+    let session = Session::attach(&*export);
     let bytes: Vec<u8> = (0..1_000_000_u32).map(|number| number as u8 ^ (number >> 8) as u8).collect();
-    let flags = OpenFlags::READ | OpenFlags::WRITE;
-    let create = Create { mode: NewMode::settled(Mode::new(0o644)), flags, exclusive: Exclusive::default() };
-    let made = fs.create(&cx, NodeId::ROOT, name("file"), &create).wait().expect("created");
-    let file = File { node: made.entry.node, open: made.open };
-    fs.write(&cx, file, &Write::default(), bytes.clone().into()).wait().expect("written");
-    fs.fsync(&cx, file, SyncScope::All).wait().expect("stable");
+    let file = session.file("file");
+    assert_eq!(session.write(file, 0, &bytes).expect("written"), bytes.len());
+    session.fs.fsync(&session.cx, file, SyncScope::All).wait().expect("stable");
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let (fs, cx) = attach(&*export);
-                let node = fs.lookup(&cx, NodeId::ROOT, name("file")).wait().expect("found").node;
-                let open = fs.open(&cx, node, OpenFlags::READ).wait().expect("opened").open;
-                let file = File { node, open };
-                let mut buffer = Buffer::new(bytes.len());
+                let session = Session::attach(&*export);
+                let file = session.reader("file");
                 for _ in 0..3 {
-                    let read = fs.read(&cx, file, 0, buffer.sink(0..bytes.len())).wait().expect("read");
-                    assert_eq!(read.count, bytes.len());
-                    assert!(buffer.as_slice() == Some(&*bytes));
+                    assert!(session.read(file, 0, bytes.len()).expect("read") == bytes);
                 }
             });
         }

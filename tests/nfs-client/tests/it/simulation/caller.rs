@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{FileSystem, Name, NodeId, OpenFlags};
+use tombolo_core::fs::{FileSystem, NodeId, OpenFlags};
 use tombolo_core::{Ctx, Error, SessionId};
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::wire::{Network, Rng};
 use tombolo_test_support::history::{Action, Machine, Mix, Outcome, Shown, Step, tree};
-use tombolo_test_support::{Session, mode};
+use tombolo_test_support::{Session, mode, name};
 
 use crate::simulation::disk::Disk;
 
@@ -51,8 +51,8 @@ impl Caller {
     /// Creates the caller's directory below `root`.
     pub async fn begin(world: World, fs: Arc<dyn FileSystem>, number: u64, mut rng: Rng) -> Self {
         let cx = Ctx::root(SESSION);
-        let name = format!("caller-{number}");
-        let name = Name::new(name.as_bytes()).expect("a name");
+        let path = format!("caller-{number}");
+        let name = name(&path);
         let starts = world.starts.load(Ordering::Relaxed);
         let made = fs.mkdir(&cx, NodeId::ROOT, name, mode(0o755)).resolve().await;
         let entry = match made {

@@ -55,24 +55,16 @@ impl<const STREAMS: bool> Scenario for ClientRun<STREAMS> {
     }
 
     fn smaller(&self) -> Vec<Self> {
-        let mut smaller: Vec<_> =
-            self.plan.smaller().into_iter().map(|plan| Self { plan, ..self.clone() }).collect();
-        smaller.extend((0..self.callers).map(|callers| Self { callers, ..self.clone() }));
-        smaller.extend((0..self.sharers).map(|sharers| Self { sharers, ..self.clone() }));
-        smaller.extend(
-            [0, 1, 2]
-                .into_iter()
-                .filter(|visits| *visits < self.visits)
-                .map(|visits| Self { visits, ..self.clone() }),
-        );
+        let plans = self.plan.smaller().into_iter().map(|plan| Self { plan, ..self.clone() });
+        let callers = (0..self.callers).map(|callers| Self { callers, ..self.clone() });
+        let sharers = (0..self.sharers).map(|sharers| Self { sharers, ..self.clone() });
+        let visits = (0..self.visits.min(3)).map(|visits| Self { visits, ..self.clone() });
         let steps = [self.steps / 2, self.steps * 3 / 4, self.steps.saturating_sub(1)];
-        smaller.extend(
-            steps.into_iter().filter(|steps| *steps < self.steps).map(|steps| Self { steps, ..self.clone() }),
-        );
-        smaller.extend(
-            self.conditions.calmer().into_iter().map(|conditions| Self { conditions, ..self.clone() }),
-        );
-        smaller
+        let steps = steps.into_iter().filter(|steps| *steps < self.steps);
+        let steps = steps.map(|steps| Self { steps, ..self.clone() });
+        let calmer = self.conditions.calmer();
+        let calmer = calmer.into_iter().map(|conditions| Self { conditions, ..self.clone() });
+        plans.chain(callers).chain(sharers).chain(visits).chain(steps).chain(calmer).collect()
     }
 
     fn run(&self, telling: Telling) {
@@ -123,7 +115,7 @@ fn run<const STREAMS: bool>(scenario: &ClientRun<STREAMS>, telling: Telling) -> 
     let _told = telling.at_end(&network);
     let disk = Disk::new();
     let mut host = NfsHost::new(&network, disk.clone(), rng.fork());
-    let root = NfsHost::root(&host.starts(false));
+    let root = NfsHost::root(&host.starts());
     network.set_weather(scenario.conditions);
     let world = World { network: network.clone(), disk, starts: host.starts_so_far(), lent: Arc::default() };
     let mut driver = Driver::new(&network, host, scenario.plan.clone());
@@ -135,19 +127,12 @@ fn run<const STREAMS: bool>(scenario: &ClientRun<STREAMS>, telling: Telling) -> 
         let target = target(transport, nfs3::PROGRAM, nfs3::VERSION);
         let (rpc, engine) = RpcClient::over(wire.clone(), target, scenario.options.rpc.clone());
         driver.add(wire, engine);
+        let here = |users: u64| 0..if machine == 0 { users } else { 0 };
         let users = Users {
             second_machine: (scenario.visits > 0)
                 .then(|| (machine, scenario.visits, rng.fork(), baton.clone())),
-            callers: if machine == 0 {
-                (0..scenario.callers).map(|_| rng.fork()).collect()
-            } else {
-                Vec::new()
-            },
-            sharers: if machine == 0 {
-                (0..scenario.sharers).map(|_| rng.fork()).collect()
-            } else {
-                Vec::new()
-            },
+            callers: here(scenario.callers).map(|_| rng.fork()).collect(),
+            sharers: here(scenario.sharers).map(|_| rng.fork()).collect(),
             steps: scenario.steps,
         };
         machines.push(rpc.clone());

@@ -15,8 +15,8 @@ const STEPS_MAX: u32 = 200_000;
 pub trait Host<S> {
     /// Simulates a failure that loses `lost` thousandths of unstable data.
     fn fails(&mut self, lost: u32);
-    /// Restarts the service, with new handles if `new_handles`.
-    fn starts(&mut self, new_handles: bool) -> Arc<S>;
+    /// Restarts the service.
+    fn starts(&mut self) -> Arc<S>;
 }
 
 /// Schedule of faults.
@@ -73,8 +73,8 @@ pub struct Driver<S, H> {
     clients: Vec<(Arc<ClientWire>, Engine)>,
     faults: VecDeque<(Duration, Fault)>,
     heals_at: Option<Duration>,
-    /// End of the server's downtime, and `true` if its handles change.
-    starts_at: Option<(Duration, bool)>,
+    /// End of the server's downtime.
+    starts_at: Option<Duration>,
     steps: (Duration, u32),
 }
 
@@ -91,7 +91,7 @@ enum Next {
 impl<S: Service, H: Host<S>> Driver<S, H> {
     /// Creates a driver at the start of a run.
     pub fn new(network: &Network, mut host: H, plan: Plan) -> Self {
-        let server = ServerSide::new(network, host.starts(false));
+        let server = ServerSide::new(network, host.starts());
         Self {
             network: network.clone(),
             server,
@@ -143,7 +143,7 @@ impl<S: Service, H: Host<S>> Driver<S, H> {
         let others = [
             self.network.next_at().map(|at| (at, Next::Network)),
             self.faults.front().map(|(at, _)| (*at, Next::Fault)),
-            self.starts_at.map(|(at, _)| (at, Next::Start)),
+            self.starts_at.map(|at| (at, Next::Start)),
             self.heals_at.map(|at| (at, Next::Heal)),
         ];
         // Among events due at the same time the first wins: an engine with work runs at once.
@@ -180,20 +180,20 @@ impl<S: Service, H: Host<S>> Driver<S, H> {
         self.network.strike(fault);
         match fault {
             Fault::Freeze(time) => self.server.freeze(time),
-            Fault::Restart { down, power, lost, new_handles } if self.server.is_up() => {
+            Fault::Restart { down, power, lost } if self.server.is_up() => {
                 // First, since dropping the server would be an orderly end.
                 self.host.fails(lost);
                 self.server.stop(power.then_some(down));
-                self.starts_at = Some((self.network.now() + down, new_handles));
+                self.starts_at = Some(self.network.now() + down);
             }
             _ => {}
         }
     }
 
     fn start_server(&mut self) {
-        if let Some((_, new_handles)) = self.starts_at.take() {
+        if self.starts_at.take().is_some() {
             self.network.note(2, || "the server starts again".into());
-            self.server.start(self.host.starts(new_handles));
+            self.server.start(self.host.starts());
         }
     }
 

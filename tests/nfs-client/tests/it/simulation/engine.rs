@@ -43,7 +43,7 @@ struct Same(Arc<Echo>);
 
 impl Host<Echo> for Same {
     fn fails(&mut self, _: u32) {}
-    fn starts(&mut self, _: bool) -> Arc<Echo> {
+    fn starts(&mut self) -> Arc<Echo> {
         self.0.clone()
     }
 }
@@ -205,16 +205,13 @@ impl<const STREAMS: bool> Scenario for EngineRun<STREAMS> {
     }
 
     fn smaller(&self) -> Vec<Self> {
-        let mut smaller: Vec<_> =
-            self.plan.smaller().into_iter().map(|plan| Self { plan, ..self.clone() }).collect();
+        let plans = self.plan.smaller().into_iter().map(|plan| Self { plan, ..self.clone() });
         let calls = [1, self.profile.calls / 2, self.profile.calls - 1];
         let fewer = calls.into_iter().filter(|calls| (1..self.profile.calls).contains(calls));
-        smaller
-            .extend(fewer.map(|calls| Self { profile: Profile { calls, ..self.profile }, ..self.clone() }));
-        smaller.extend(
-            self.conditions.calmer().into_iter().map(|conditions| Self { conditions, ..self.clone() }),
-        );
-        smaller
+        let fewer = fewer.map(|calls| Self { profile: Profile { calls, ..self.profile }, ..self.clone() });
+        let calmer = self.conditions.calmer();
+        let calmer = calmer.into_iter().map(|conditions| Self { conditions, ..self.clone() });
+        plans.chain(fewer).chain(calmer).collect()
     }
 
     fn run(&self, telling: Telling) {
@@ -236,11 +233,10 @@ fn run<const STREAMS: bool>(scenario: &EngineRun<STREAMS>, telling: Telling) -> 
     let outcomes = Arc::new(Outcomes::default());
     let lanes = profile.together.min(profile.calls);
     for lane in 0..lanes {
-        let (client, network, outcomes, rng) =
-            (client.clone(), network.clone(), outcomes.clone(), rng.fork());
+        let (client, network, outcomes) = (client.clone(), network.clone(), outcomes.clone());
+        let mut rng = rng.fork();
         let numbers = (lane + 1..=profile.calls).step_by(lanes as usize);
         task::spawn(async move {
-            let mut rng = rng;
             for number in numbers {
                 let call_rng = rng.fork();
                 one_call(&client, &network, number, profile, call_rng, &outcomes).await;
@@ -269,11 +265,10 @@ fn check_end(mut driver: Driver<Echo, Same>, client: RpcClient, outcomes: &Outco
     assert!(counts.calls >= counts.replies, "more answers than calls: {counts:?}");
     for Kept { number, source, sink, expected } in &mut *outcomes.kept.lock().expect("one thread") {
         assert!(source.as_slice().is_some(), "call {number}: its data are still held");
-        let bytes =
-            sink.as_slice().unwrap_or_else(|| panic!("call {number}: its receive buffer is still held"));
+        let Some(bytes) = sink.as_slice() else { panic!("call {number}: its receive buffer is held") };
         assert!(
             bytes.starts_with(expected),
-            "call {number}: its receive_buffer was written to after its end"
+            "call {number}: its receive buffer was written to after its end"
         );
     }
     drop(client);

@@ -6,11 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use tombolo_core::Answer;
 use tombolo_core::fs::{Export, Op};
-use tombolo_core::{Answer, SessionId};
-use tombolo_front_nfs_server::{
-    AllowList, Durability, ExportOptions, Identities, LeaseHolders, NfsService, Options, Signer,
-};
+use tombolo_front_nfs_server::NfsService;
 use tombolo_host_rpc::server::{Exchange, Peer, Service, Transport};
 use tombolo_host_runtime::buffer_pool::{BufferLimits, Buffers};
 use tombolo_host_runtime::signing_keys::Keys;
@@ -19,7 +17,7 @@ use tombolo_layer_basic::around::{Around, Call, Payload};
 use tombolo_layer_replies as replies;
 use tombolo_mem::Source;
 use tombolo_nfs_client_tests::wire::{Network, Rng};
-use tombolo_nfs_tests::test_server::no_squash;
+use tombolo_nfs_tests::test_server::{PATH, Plan};
 use tombolo_wire_nfs3::mount::{self, DirPath, MntReply};
 use tombolo_wire_nfs3::{FileHandle, FileHandleBuf, Reply};
 use tombolo_wire_rpc::{CallHeader, Credential, ReplyHeader, Xid};
@@ -27,8 +25,6 @@ use tombolo_wire_xdr::{Decode, Decoder, Encoder};
 
 use crate::simulation::disk::Disk;
 use crate::simulation::driver::Host;
-
-const PATH: &str = "/export";
 
 /// A host that runs the server's program and restarts it.
 pub struct NfsHost {
@@ -111,27 +107,13 @@ impl Host<NfsService> for NfsHost {
         self.disk.fail(lost, &mut self.rng);
     }
 
-    fn starts(&mut self, new_handles: bool) -> Arc<NfsService> {
-        if new_handles {
-            self.keys = Keys::random().expect("keys");
-        }
+    fn starts(&mut self) -> Arc<NfsService> {
         self.alive = Arc::new(AtomicBool::new(true));
-        let session = self.starts.fetch_add(1, Ordering::Relaxed) + 1;
+        self.starts.fetch_add(1, Ordering::Relaxed);
         let slow = Slow { network: self.network.clone(), alive: self.alive.clone() };
         let slow: Arc<dyn Export> = Arc::new(Layered::new(Arc::new(self.disk.clone()), Arc::new(slow)));
         let export = replies::over(slow, &replies::Options::default());
-        let options = ExportOptions {
-            name: PATH.into(),
-            export: Arc::new(export),
-            session: SessionId(session),
-            squash: no_squash(),
-            allow: AllowList::default(),
-            durability: Durability::Stable,
-            leases: None,
-            lease_holders: LeaseHolders::default(),
-        };
-        let signer = Arc::new(Signer::new(self.keys.clone()));
-        let options = Options { exports: vec![options], signer, identities: Identities::new(None) };
-        NfsService::new(options).expect("the service")
+        let mut plan = Plan { keys: self.keys.clone(), ..Plan::over(Arc::new(export)) };
+        plan.service().expect("the service")
     }
 }

@@ -4,12 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tombolo_core::Ctx;
-use tombolo_core::fs::{
-    Create, Exclusive, File, FileSystem, LockOwner, Name, NodeId, OpenFlags, SetAttr, Write,
-};
+use tombolo_core::fs::{File, FileSystem, LockOwner, NodeId, SetAttr, Write};
 use tombolo_mem::{Buffer, Source};
 use tombolo_nfs_client_tests::wire::{Network, Rng, noise};
-use tombolo_test_support::mode;
+use tombolo_test_support::{name, plain};
 
 use crate::simulation::caller::SESSION;
 
@@ -58,10 +56,8 @@ impl SecondMachine {
     /// Opens the file, verifies the other machine's content, and replaces it.
     async fn visit(&mut self) {
         let cx = Ctx::root(SESSION);
-        let flags = OpenFlags::READ | OpenFlags::WRITE;
-        let how = Create { mode: mode(0o644), flags, exclusive: Exclusive::No };
-        let name = Name::new(b"visited").expect("a name");
-        let created = self.fs.create(&cx, NodeId::ROOT, name, &how).resolve().await.expect("the file");
+        let created = self.fs.create(&cx, NodeId::ROOT, name("visited"), &plain()).resolve().await;
+        let created = created.expect("the file");
         let file = File { node: created.entry.node, open: created.open };
         let mut content = self.baton.turn().content.clone();
         let machine = self.machine;

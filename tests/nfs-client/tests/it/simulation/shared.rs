@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use tombolo_core::fs::{Create, Exclusive, File, FileSystem, Name, NodeId, OpenFlags, Write};
+use tombolo_core::fs::{File, FileSystem, LockOwner, NodeId, Write};
 use tombolo_core::{Ctx, Error, Result, Stability};
 use tombolo_mem::{Buffer, Source};
 use tombolo_nfs_client_tests::wire::{Rng, noise};
-use tombolo_test_support::mode;
+use tombolo_test_support::{mode, name as as_name, plain};
 
 use crate::simulation::caller::{SESSION, World};
 
@@ -64,11 +64,7 @@ impl Shared {
             let found = tree.lookup(&Ctx::root(SESSION), NodeId::ROOT, as_name(name)).wait().is_ok();
             let made = known.made.get(name).copied().unwrap_or_default();
             if !known.unclear.contains(&name) {
-                assert_eq!(
-                    i64::from(found),
-                    made,
-                    "{name}: made so much more often than removed, as callers were told"
-                );
+                assert_eq!(i64::from(found), made, "{name}: so often more made than removed, callers heard");
             }
         }
     }
@@ -88,9 +84,8 @@ impl Sharer {
     /// Opens the file, creating it if it does not exist.
     pub async fn begin(world: World, fs: Arc<dyn FileSystem>, shared: Arc<Shared>, rng: Rng) -> Self {
         let cx = Ctx::root(SESSION);
-        let how =
-            Create { mode: mode(0o644), flags: OpenFlags::READ | OpenFlags::WRITE, exclusive: Exclusive::No };
-        let created = fs.create(&cx, NodeId::ROOT, as_name(FILE), &how).resolve().await.expect("the file");
+        let created =
+            fs.create(&cx, NodeId::ROOT, as_name(FILE), &plain()).resolve().await.expect("the file");
         let file = File { node: created.entry.node, open: created.open };
         Self { world, fs, cx, rng, shared, file }
     }
@@ -107,8 +102,7 @@ impl Sharer {
 
     /// Closes the file.
     pub async fn end(self) {
-        let owner = tombolo_core::fs::LockOwner(1);
-        self.fs.flush(&self.cx, self.file, owner).resolve().await.expect("flushed");
+        self.fs.flush(&self.cx, self.file, LockOwner(1)).resolve().await.expect("flushed");
         self.fs.release(&self.cx, self.file);
         self.fs.forget(&self.cx, &[(self.file.node, 1)]);
     }
@@ -209,8 +203,4 @@ impl Sharer {
             }
         }
     }
-}
-
-fn as_name(name: &str) -> Name<'_> {
-    Name::new(name.as_bytes()).expect("a name")
 }

@@ -2,17 +2,16 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tombolo_core::Answer;
 use tombolo_core::fs::Op;
-use tombolo_layer_basic::around::{Call, Payload};
-use tombolo_layer_basic::{Around, Layered};
 use tombolo_nfs_tests::client::{Expect, Message, Nfs};
 use tombolo_nfs_tests::fixture::{Fixture, local_dir, on_each, scratch, weak};
 use tombolo_nfs_tests::test_server::Plan;
+use tombolo_test_support::{Act, Scripted};
 use tombolo_wire_nfs3::side::{self, CHUNK_BYTES, DIGESTED_BYTES_MAX, DigestsArgs, DigestsReply};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, Reply, Sattr3, Status};
 use tombolo_wire_xdr::Encoder;
@@ -66,26 +65,22 @@ fn malformed_call_gets_its_error() {
     });
 }
 
-/// A layer that writes to a host file at each of the first reads.
+/// Writes to a host file at each of the first reads.
 struct Meddler {
-    path: std::path::PathBuf,
+    path: PathBuf,
     times: AtomicU64,
     reads: AtomicU64,
 }
 
-impl Around for Meddler {
-    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        if call.op == Op::Read {
-            self.reads.fetch_add(1, Ordering::SeqCst);
-            let left =
-                self.times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-            if let Ok(left) = left {
-                let file = OpenOptions::new().write(true).open(&self.path).expect("the file");
-                // At a new offset each time, so that the size shows the change even within one clock tick.
-                file.write_all_at(&[left as u8], 1000 - left).expect("a write");
-            }
+impl Meddler {
+    fn before_read(&self) {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        let left = self.times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if let Ok(left) = left {
+            let file = OpenOptions::new().write(true).open(&self.path).expect("the file");
+            // At a new offset each time, so that the size shows the change even within one clock tick.
+            file.write_all_at(&[left as u8], 1000 - left).expect("a write");
         }
-        inner()
     }
 }
 
@@ -93,7 +88,13 @@ fn meddled(test: impl Fn(&Fixture, &Meddler, &FileHandleBuf)) {
     let tree = scratch();
     let path = tree.path().join("file");
     let meddler = Arc::new(Meddler { path, times: AtomicU64::new(0), reads: AtomicU64::new(0) });
-    let export = Arc::new(Layered::new(local_dir(tree.path()), meddler.clone()));
+    let meddling = meddler.clone();
+    let export = Scripted::over(local_dir(tree.path()), move |call| {
+        if call.op == Op::Read {
+            meddling.before_read();
+        }
+        Act::Pass
+    });
     let fixture = Fixture::new(Plan::over(export), None);
     let file = fixture.file("file", b"data");
     test(&fixture, &meddler, &file);

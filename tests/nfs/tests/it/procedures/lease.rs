@@ -5,8 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{Client, Export, LeaseTable, Mode, Name, NewMode, NodeId, PermissionCheck, SetAttr};
-use tombolo_core::{Ctx, SessionId};
+use tombolo_core::fs::{LeaseTable, NodeId, PermissionCheck};
 use tombolo_front_nfs_server::{LeaseHolders, Squash};
 use tombolo_layer_basic::recall;
 use tombolo_nfs_tests::client::{
@@ -14,6 +13,7 @@ use tombolo_nfs_tests::client::{
 };
 use tombolo_nfs_tests::fixture::Fixture;
 use tombolo_nfs_tests::test_server::Plan;
+use tombolo_test_support::{Session, mode as new_mode, name, until};
 use tombolo_wire_nfs3::args::{CreateHow, StableHow};
 use tombolo_wire_nfs3::side::{
     self, Call as SideCall, LeaseArgs, LeaseOk, LeaseOperation, LeaseReply, LeaseState,
@@ -29,7 +29,12 @@ const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_secs(2);
 
 fn leased(term: Duration) -> Fixture {
-    let leases = Some(LeaseTable::new(term, Duration::ZERO, 1));
+    leased_after(term, Duration::ZERO)
+}
+
+/// Starts a server whose predecessor may have granted leases that last until `grace` has passed.
+fn leased_after(term: Duration, grace: Duration) -> Fixture {
+    let leases = Some(LeaseTable::new(term, grace, 1));
     Fixture::new(Plan { leases, ..Plan::over(Arc::new(Memory::default())) }, None)
 }
 
@@ -265,22 +270,19 @@ fn sessions_of_other_front_ends_wait_too() {
     let fixture = Fixture::new(plan, None);
     let holder = Holder::new(&fixture, 1);
     let epoch = holder.granted();
-    let guest = Client { session: SessionId(1), label: "guest".into(), checks: PermissionCheck::Caller };
-    let guest = recall::over(tree, table).attach(&guest).expect("a session");
-    let (cx, name) = (Ctx::root(SessionId(1)), Name::new(b"dir").expect("a name"));
-    let made = guest.mkdir(&cx, NodeId::ROOT, name, NewMode::settled(Mode::new(0o755)));
+    let guest = Session::checked(&recall::over(tree, table), PermissionCheck::Caller);
+    let made = guest.fs.mkdir(&guest.cx, guest.dir, name("dir"), new_mode(0o755));
     assert!(!made.is_done() && holder.is_recalled(epoch));
-    let name = || holder.nfs.lookup(holder.root, b"dir");
-    assert_eq!(name().status(), Some(&Status::NoEnt));
+    let found = || holder.nfs.lookup(holder.root, b"dir");
+    assert_eq!(found().status(), Some(&Status::NoEnt));
     holder.ask(LeaseOperation::GiveBack, epoch);
     made.wait().expect("made");
-    assert_eq!(name().status(), None);
+    assert_eq!(found().status(), None);
 }
 
 #[test]
 fn no_lease_is_granted_for_a_term_after_start() {
-    let leases = Some(LeaseTable::new(LONG, LONG, 1));
-    let fixture = Fixture::new(Plan { leases, ..Plan::over(Arc::new(Memory::default())) }, None);
+    let fixture = leased_after(LONG, LONG);
     let answer = Holder::new(&fixture, 1).ask(LeaseOperation::Grant, 0);
     assert_eq!(answer.state, LeaseState::NotHeld);
     assert!(u128::from(answer.time_ms) > LONG.as_millis() - 60_000, "{answer:?}");
@@ -288,9 +290,8 @@ fn no_lease_is_granted_for_a_term_after_start() {
 
 #[test]
 fn changes_wait_for_leases_of_the_previous_server() {
-    let leases = Some(LeaseTable::new(SHORT, SHORT, 1));
     let began = Instant::now();
-    let fixture = Fixture::new(Plan { leases, ..Plan::over(Arc::new(Memory::default())) }, None);
+    let fixture = leased_after(SHORT, SHORT);
     Holder::new(&fixture, 1).file(b"file", b"new");
     assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
 }
@@ -351,15 +352,13 @@ fn unlisted_client_gets_no_lease() {
 #[test]
 fn user_without_access_to_root_gets_no_lease() {
     let tree = Arc::new(Memory::default());
-    let client = Client { session: SessionId(1), label: "owner".into(), checks: PermissionCheck::Caller };
-    let owner = tree.attach(&client).expect("a session");
+    let owner = Session::checked(&*tree, PermissionCheck::Caller);
     let leases = Some(LeaseTable::new(LONG, Duration::ZERO, 1));
     let plan = Plan { leases, ..Plan::over(tree) }.squashing(Squash::default());
     let fixture = Fixture::new(plan, None);
     let holder = Holder::new(&fixture, 1);
     for (mode, status) in [(0o700, Some(Status::Acces)), (0o744, Some(Status::Acces)), (0o755, None)] {
-        let set = SetAttr { mode: Some(Mode::new(mode)), ..SetAttr::default() };
-        owner.setattr(&Ctx::root(SessionId(1)), NodeId::ROOT, None, &set).wait().expect("chmod");
+        owner.chmod(NodeId::ROOT, mode).expect("chmod");
         let asked = match ask(&holder.nfs, holder.root.as_handle(), LeaseOperation::Grant, 0) {
             Reply::Ok(_) => None,
             Reply::Failed(status, ()) => Some(status),
@@ -378,9 +377,7 @@ fn stopping_server_answers_waiting_lease_calls() {
         Reply::Ok(answer) => answer.state,
         Reply::Failed(status, ()) => panic!("{status:?}"),
     });
-    while server.counts().later == 0 {
-        thread::yield_now();
-    }
+    until("the call waits", || server.counts().later > 0);
     server.stop();
     assert_eq!(question.join().expect("answered"), LeaseState::NotHeld);
 }

@@ -2,8 +2,8 @@
 
 use tombolo_nfs_tests::client::{Expect, mode};
 use tombolo_nfs_tests::fixture::{assert_seen, on_each};
+use tombolo_wire_nfs3::Status;
 use tombolo_wire_nfs3::args::MknodKind;
-use tombolo_wire_nfs3::{FileType3, Status};
 
 #[test]
 fn lookup_returns_a_node_with_both_attributes() {
@@ -40,18 +40,6 @@ fn lookup_goes_up_but_never_out_of_the_export() {
         assert_eq!(fixture.nfs.lookup(&deep, b".").done().handle, deep);
         fixture.nfs.rename(&dir, b"deep", &fixture.root, b"moved").done();
         assert_eq!(up(deep), fixture.root, "where it is now");
-    });
-}
-
-#[test]
-fn lookup_does_not_follow_links() {
-    on_each(|fixture| {
-        fixture.dir("dir");
-        let link = fixture.nfs.symlink(&fixture.root, b"link", b"dir", mode(0o777)).done().handle();
-        let found = fixture.nfs.lookup(&fixture.root, b"link").done();
-        assert_eq!(found.handle, link);
-        assert_eq!(found.attributes.expect("attributes").file_type, FileType3::Symlink);
-        fixture.nfs.lookup(&link, b"inner").failed(Status::NotDir);
     });
 }
 

@@ -49,10 +49,13 @@ fn call(nfs: &Nfs, args: ListArgs<'_>) -> (Result<Vec<Dir>, Status>, usize) {
     (Ok(dirs), bytes)
 }
 
+/// Returns the arguments for a listing from the start.
+fn from_start(dir: FileHandle<'_>, bytes_max: u32) -> ListArgs<'_> {
+    ListArgs { dir, cookie: START, verifier: NONE, bytes_max, with_subtree: true, access: BITS }
+}
+
 fn list(nfs: &Nfs, dir: &FileHandleBuf, bytes_max: u32) -> Vec<Dir> {
-    let dir = dir.as_handle();
-    let args = ListArgs { dir, cookie: START, verifier: NONE, bytes_max, with_subtree: true, access: BITS };
-    let (dirs, bytes) = call(nfs, args);
+    let (dirs, bytes) = call(nfs, from_start(dir.as_handle(), bytes_max));
     assert!(bytes <= bytes_max as usize, "{bytes} of {bytes_max}");
     dirs.expect("a listing")
 }
@@ -116,8 +119,7 @@ fn large_directory_continues_at_its_cookie() {
         }
         let (mut found, mut cookie, mut verifier) = (Vec::new(), START, NONE);
         loop {
-            let (dir, bytes_max) = (dir.as_handle(), 2000);
-            let args = ListArgs { dir, cookie, verifier, bytes_max, with_subtree: true, access: BITS };
+            let args = ListArgs { cookie, verifier, ..from_start(dir.as_handle(), 2000) };
             let mut dirs = call(&fixture.nfs, args).0.expect("a page");
             assert_eq!(dirs.len(), 1);
             let page = dirs.remove(0);
@@ -140,15 +142,10 @@ fn unreadable_directory_is_left_out() {
         let user = fixture.as_user(1000);
         let dirs = list(&user, &top, 1 << 16);
         assert_eq!(dirs.iter().map(|dir| dir.handle).collect::<Vec<_>>(), [top, b]);
-        let args = ListArgs {
-            dir: a.as_handle(),
-            cookie: START,
-            verifier: NONE,
-            bytes_max: 1 << 16,
-            with_subtree: true,
-            access: BITS,
-        };
-        assert_eq!(call(&user, args).0.expect_err("not allowed"), Status::Acces);
+        assert_eq!(
+            call(&user, from_start(a.as_handle(), 1 << 16)).0.expect_err("not allowed"),
+            Status::Acces
+        );
     });
 }
 
@@ -156,11 +153,7 @@ fn unreadable_directory_is_left_out() {
 fn malformed_call_gets_its_error() {
     on_each(|fixture| {
         let file = fixture.file("file", b"");
-        let of = |dir, bytes_max| {
-            let args =
-                ListArgs { dir, cookie: START, verifier: NONE, bytes_max, with_subtree: true, access: BITS };
-            call(&fixture.nfs, args).0.expect_err("wrong")
-        };
+        let of = |dir, bytes_max| call(&fixture.nfs, from_start(dir, bytes_max)).0.expect_err("wrong");
         assert_eq!(of(file.as_handle(), 1 << 16), Status::NotDir);
         assert_eq!(of(fixture.root.as_handle(), 100), Status::TooSmall);
         assert_eq!(of(FileHandle::new(b"nonsense").expect("a handle"), 1 << 16), Status::BadHandle);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
 use tombolo_layer_basic::delay;
-use tombolo_nfs_tests::client::{Answer, Expect, Stream, mode};
+use tombolo_nfs_tests::client::{Expect, mode};
 use tombolo_nfs_tests::fixture::Fixture;
 use tombolo_nfs_tests::test_server::{Plan, no_squash};
 use tombolo_wire_nfs3::args::{CreateHow, StableHow};
@@ -23,10 +23,6 @@ fn quick_and_slow() -> (Fixture, FileHandleBuf) {
     (fixture, slow)
 }
 
-fn receive(stream: &mut Stream) -> Answer {
-    Answer::new(stream.receive().expect("a reply").expect("an open connection"))
-}
-
 #[test]
 fn a_slow_call_does_not_delay_a_quick_one() {
     let (fixture, slow) = quick_and_slow();
@@ -37,10 +33,10 @@ fn a_slow_call_does_not_delay_a_quick_one() {
     for _ in 0..20 {
         let quick = fixture.nfs.message(&Call::Getattr(fixture.root.as_handle()), b"");
         stream.send(&quick.to_bytes()).expect("sent");
-        assert_eq!(receive(&mut stream).xid, quick.xid, "answered out of order");
+        assert_eq!(stream.answer().xid, quick.xid, "answered out of order");
     }
     assert!(begun.elapsed() < SLOW, "{:?}", begun.elapsed());
-    assert_eq!(receive(&mut stream).xid, slow.xid);
+    assert_eq!(stream.answer().xid, slow.xid);
 }
 
 #[test]
@@ -54,7 +50,7 @@ fn slow_calls_run_at_the_same_time() {
         stream.send(&message.to_bytes()).expect("sent");
         asked.push(message.xid);
     }
-    let mut answered: Vec<_> = asked.iter().map(|_| receive(&mut stream).xid).collect();
+    let mut answered: Vec<_> = asked.iter().map(|_| stream.answer().xid).collect();
     // One after the other they would take eight minutes.
     assert!(begun.elapsed() < 10 * SLOW, "{:?}", begun.elapsed());
     answered.sort_unstable();

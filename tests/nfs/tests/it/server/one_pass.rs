@@ -1,46 +1,32 @@
 //! Number of back-end operations per WRITE.
 
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 
 use tombolo_back_memory::Memory;
-use tombolo_core::Answer;
 use tombolo_core::fs::{Export, Op};
-use tombolo_layer_basic::around::{Call, Payload};
-use tombolo_layer_basic::{Around, Layered};
 use tombolo_nfs_tests::client::{Expect, Nfs, mode};
 use tombolo_nfs_tests::fixture::{Fixture, local_dir};
 use tombolo_nfs_tests::test_server::Plan;
+use tombolo_test_support::{Act, Scripted};
 use tombolo_wire_nfs3::args::StableHow;
 use tombolo_wire_nfs3::{FileHandleBuf, Reply, Sattr3, Status, WccData};
 
-/// Counts operations.
-#[derive(Default)]
-struct Count(Mutex<Vec<Op>>);
-
-impl Count {
-    /// Returns the operations since the last call.
-    fn take(&self) -> Vec<Op> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Around for Count {
-    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(call.op);
-        inner()
-    }
-}
-
-/// Runs `test` over memory and over a directory, with a file of user 1000.
-fn on_each(test: impl Fn(&Fixture, &Count, &FileHandleBuf)) {
+/// Runs `test` over memory and over a directory, with a file of user 1000. The closure returns the operations
+/// since it was last called.
+fn on_each(test: impl Fn(&Fixture, &dyn Fn() -> Vec<Op>, &FileHandleBuf)) {
     let tree = tempfile::tempdir().expect("a scratch directory");
     for export in [Arc::<Memory>::default() as Arc<dyn Export>, local_dir(tree.path())] {
-        let count = Arc::<Count>::default();
-        let fixture = Fixture::new(Plan::over(Arc::new(Layered::new(export, count.clone()))), None);
+        let (noting, noted) = channel();
+        let counted = Scripted::over(export, move |call| {
+            let _ = noting.send(call.op);
+            Act::Pass
+        });
+        let fixture = Fixture::new(Plan::over(counted), None);
         let file = fixture.file("file", b"data");
         fixture.nfs.setattr(&file, owner(1000), None).done();
-        test(&fixture, &count, &file);
+        test(&fixture, &|| noted.try_iter().collect(), &file);
     }
 }
 
@@ -57,13 +43,13 @@ fn write(nfs: &Nfs, file: &FileHandleBuf) -> Result<WccData, Status> {
 
 #[test]
 fn write_of_owner_or_root_is_one_pass() {
-    on_each(|fixture, count, file| {
+    on_each(|fixture, operations, file| {
         for client in [&fixture.as_user(1000), &fixture.nfs] {
             // The first one opens the file and learns its owner.
             write(client, file).expect("a write");
-            count.take();
+            operations();
             let wcc = write(client, file).expect("a write");
-            assert_eq!(count.take(), [Op::Write]);
+            assert_eq!(operations(), [Op::Write]);
             assert!(wcc.before.is_some() && wcc.after.is_some());
         }
     });
@@ -71,7 +57,7 @@ fn write_of_owner_or_root_is_one_pass() {
 
 #[test]
 fn a_former_owner_is_refused_at_once() {
-    on_each(|fixture, count, file| {
+    on_each(|fixture, operations, file| {
         let user = fixture.as_user(1000);
         write(&user, file).expect("a write");
         write(&user, file).expect("a write");
@@ -79,9 +65,9 @@ fn a_former_owner_is_refused_at_once() {
         assert_eq!(write(&user, file), Err(Status::Acces));
         fixture.nfs.setattr(file, mode(0o666), None).done();
         write(&user, file).expect("a write by leave of the mode");
-        count.take();
+        operations();
         write(&user, file).expect("a write by leave of the mode");
-        assert!(count.take().contains(&Op::Getattr), "not the owner: the mode is looked at");
+        assert!(operations().contains(&Op::Getattr), "not the owner: the mode is looked at");
     });
 }
 

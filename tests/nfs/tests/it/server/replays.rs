@@ -37,7 +37,7 @@ fn over_new_connection(fixture: &Fixture, message: &Message) -> Answer {
 
 fn send_over(stream: &mut Stream, message: &Message) -> Answer {
     stream.send(&message.to_bytes()).expect("sent");
-    Answer::new(stream.receive().expect("a reply").expect("an open connection"))
+    stream.answer()
 }
 
 /// Asserts that the call succeeds, and that its repetition from another port returns the same reply and
@@ -210,8 +210,7 @@ fn a_duplicate_waits_for_the_pending_reply() {
         stream.send(&message.to_bytes()).expect("sent");
     }
     for stream in &mut streams {
-        let reply = stream.receive().expect("a reply").expect("an open connection");
-        assert_eq!(Answer::new(reply).status(), Ok(()));
+        assert_eq!(stream.answer().status(), Ok(()));
     }
     let seen = counters.read();
     assert_eq!(seen.hits_in_progress + seen.hits_done, 3, "{seen:?}");

@@ -1,6 +1,6 @@
 //! Server state across restarts.
 
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use tombolo_host_runtime::signing_keys::KeyId;
 use tombolo_host_service::handle_keys;
@@ -8,6 +8,7 @@ use tombolo_host_service::state_dir::{ServerFiles, StateDir};
 use tombolo_nfs_tests::client::{Expect, mode};
 use tombolo_nfs_tests::fixture::{Fixture, local_dir, removed_and_open, scratch};
 use tombolo_nfs_tests::test_server::{PATH, Plan};
+use tombolo_test_support::until;
 use tombolo_wire_nfs3::args::{CreateHow, StableHow};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, CreateVerifier, FileHandleBuf, Status};
 
@@ -29,9 +30,12 @@ impl Site {
 
     /// Starts a server over the site's directories.
     fn start(&self) -> Fixture {
-        let mut plan = Plan::over(local_dir(self.tree.path()));
-        plan.keys = handle_keys::open(&self.files()).expect("the keys");
-        Fixture::new(plan, None)
+        Fixture::new(self.plan(self.tree.path()), None)
+    }
+
+    fn plan(&self, tree: &Path) -> Plan {
+        let keys = handle_keys::open(&self.files()).expect("the keys");
+        Plan { keys, ..Plan::over(local_dir(tree)) }
     }
 
     /// Creates files of some kinds; returns handles and contents.
@@ -109,11 +113,7 @@ fn removed_file_with_two_keys_frees_its_space() {
     rotated.file("other", b"");
     rotated.nfs.remove(&root, b"removed").done();
     rotated.nfs.rename(&root, b"other", &root, b"replaced").done();
-    let begun = Instant::now();
-    while !removed_and_open(site.tree.path()).is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", removed_and_open(site.tree.path()));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("their space is freed", || removed_and_open(site.tree.path()).is_empty());
     for handle in [old, new].concat() {
         rotated.nfs.getattr(&handle).failed(Status::Stale);
     }
@@ -124,18 +124,13 @@ fn handles_of_moved_out_nodes_are_stale_after_restart() {
     let site = Site::new();
     let shared = site.tree.path().join("shared");
     std::fs::create_dir(&shared).expect("the exported directory");
-    let start = || {
-        let mut plan = Plan::over(local_dir(&shared));
-        plan.keys = handle_keys::open(&site.files()).expect("the keys");
-        Fixture::new(plan, None)
-    };
-    let before = start();
+    let before = Fixture::new(site.plan(&shared), None);
     let dir = before.dir("dir");
     let inner = before.nfs.mkdir(&dir, b"inner", mode(0o755)).done().handle();
     let stays = before.dir("stays");
     drop(before);
     std::fs::rename(shared.join("dir"), site.tree.path().join("outside")).expect("moved out");
-    let after = start();
+    let after = Fixture::new(site.plan(&shared), None);
     for gone in [dir, inner] {
         after.nfs.getattr(&gone).failed(Status::Stale);
         after.nfs.lookup(&gone, b"inner").failed(Status::Stale);
@@ -199,9 +194,7 @@ fn the_same_address_can_be_served_again_at_once() {
     let before = site.start();
     let (address, file) = (before.server.address(), before.file("file", b"kept"));
     drop(before);
-    let mut plan = Plan::over(local_dir(site.tree.path()));
-    plan.keys = handle_keys::open(&site.files()).expect("the keys");
-    plan.address = Some(address);
+    let plan = Plan { address: Some(address), ..site.plan(site.tree.path()) };
     let after = Fixture::new(plan, None);
     assert_eq!(after.server.address(), address);
     assert_eq!(after.contents(&file), b"kept");

@@ -202,30 +202,22 @@ impl Unsettled {
 #[cfg(test)]
 mod tests {
     use tombolo_core::Stability;
-    use tombolo_core::fs::{Create, Name, SyncScope};
+    use tombolo_core::fs::SyncScope;
 
     use super::*;
-
-    fn written(stability: Stability, offset: u64) -> Write {
-        Write { offset, stability, ..Write::default() }
-    }
 
     #[test]
     fn a_crash_loses_unstable_data_only() {
         let disk = Disk::new();
-        let client = Client { session: SessionId(1), label: String::new(), checks: PermissionCheck::Caller };
-        let (fs, cx) = (disk.attach(&client).expect("attached"), Ctx::root(SessionId(1)));
-        let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
-        let name = Name::new(b"file").expect("a name");
-        let created = fs.create(&cx, NodeId::ROOT, name, &how).wait().expect("created");
-        let file = File { node: created.entry.node, open: created.open };
+        let session = tombolo_test_support::Session::attach(&disk);
+        let file = session.file("file");
         let write = |stability, offset, bytes: &[u8]| {
-            let from = Source::from(bytes.to_vec());
-            let written = fs.write(&cx, file, &written(stability, offset), from).wait().expect("written");
+            let how = Write { offset, stability, ..Write::default() };
+            let written = session.write_as(file, &how, bytes).expect("written");
             assert_eq!(written.stability, stability);
         };
         write(Stability::Unstable, 0, b"lost");
-        fs.fsync(&cx, file, SyncScope::All).wait().expect("synced");
+        session.fs.fsync(&session.cx, file, SyncScope::All).wait().expect("synced");
         write(Stability::Unstable, 4, b" and found");
         write(Stability::FileSync, 14, b" kept");
         assert_eq!(disk.surely(file.node).expect("there"), b"lost\0\0\0\0\0\0\0\0\0\0 kept");
