@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tombolo_back_vrpc_client::{Connect, ConnectError, Connected};
 use tombolo_core::fs::{Client, PermissionCheck, Profile, Volume};
 use tombolo_host_links::client::Line;
-use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
+use tombolo_host_links::server::{LinkCutter, Peer, Refusal, Request, Responder, Server, Service, Session};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Features, Incarnation, Layout};
 use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Offers, Reply, Session as Terms};
@@ -63,6 +63,34 @@ impl Service for MadeUp {
 impl Session for MadeUp {
     fn serve(&self, request: Request<'_>, responder: Responder) {
         (self.0)(Kind::from_number(request.kind).expect("the client is honest"), responder);
+    }
+}
+
+/// A service whose requests a closure passes on to the session of another service, or does not.
+pub struct Between<F>(pub Arc<dyn Service>, pub Arc<F>);
+
+impl<F> Service for Between<F>
+where
+    F: Fn(&Arc<dyn Session>, Request<'_>, Responder) + Send + Sync + 'static,
+{
+    fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        Ok(Arc::new(BetweenSession(self.0.open(peer)?, self.1.clone())))
+    }
+}
+
+struct BetweenSession<F>(Arc<dyn Session>, Arc<F>);
+
+impl<F: Fn(&Arc<dyn Session>, Request<'_>, Responder) + Send + Sync> Session for BetweenSession<F> {
+    fn begun(&self, cutter: LinkCutter) {
+        self.0.begun(cutter);
+    }
+
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        (self.1)(&self.0, request, responder);
+    }
+
+    fn ended(&self) {
+        self.0.ended();
     }
 }
 

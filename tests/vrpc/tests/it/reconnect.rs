@@ -466,8 +466,8 @@ fn files_closed_during_reconnect_are_closed_on_next_link() {
     let session = Session::of(fs.clone());
     let [locked, _other] = ["locked", "other"].map(|text| session.file(text));
     session.locks().lock(&root(), locked, &lock(1, 0, 99), false).wait().expect("free");
-    let halting = Halting::new(server());
-    site.start_any(Arc::new(halting.clone()));
+    let halting = Halting::default();
+    site.start_any(halting.over(server()));
     until("the other file is opened anew", || halting.has_halted());
     session.release(locked);
     session.forget(locked.node);

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use tombolo_host_links::server::{LinkCutter, Peer, Refusal, Request, Responder, Service, Session};
-use tombolo_vrpc_tests::made_up::{MadeUp, said, terms};
+use tombolo_host_links::server::{Request, Responder, Service, Session};
+use tombolo_vrpc_tests::made_up::{Between, MadeUp, said, terms};
 use tombolo_wire_vrpc::{Body, Kind, Reply};
 
 /// A server that describes the session and does not answer other requests until told to.
@@ -35,11 +35,8 @@ impl Mute {
 }
 
 /// A server that lets requests wait, from its second OPEN on.
-#[derive(Clone)]
-pub struct Halting {
-    inner: Arc<dyn Service>,
-    halted: Arc<Mutex<Halted>>,
-}
+#[derive(Default)]
+pub struct Halting(Arc<Mutex<Halted>>);
 
 #[derive(Default)]
 struct Halted {
@@ -57,13 +54,25 @@ struct Waiting {
 }
 
 impl Halting {
-    pub fn new(inner: Arc<dyn Service>) -> Self {
-        Self { inner, halted: Arc::default() }
+    pub fn over(&self, inner: Arc<dyn Service>) -> Arc<dyn Service> {
+        let halted = self.0.clone();
+        let serve = move |session: &Arc<dyn Session>, request: Request<'_>, responder: Responder| {
+            let Request { kind, body, frame } = request;
+            let mut halted = halted.lock().expect("no panic");
+            halted.opens += u32::from(Kind::from_number(kind).expect("the client is honest") == Kind::Open);
+            if halted.opens >= 2 && !halted.goes_on {
+                let (session, frame) = (session.clone(), frame.to_vec());
+                return halted.requests.push(Waiting { session, kind, body, frame, responder });
+            }
+            drop(halted);
+            session.serve(request, responder);
+        };
+        Arc::new(Between(inner, Arc::new(serve)))
     }
 
     /// Serves pending and future requests.
     pub fn go_on(&self) {
-        let mut halted = self.halted.lock().expect("no panic");
+        let mut halted = self.0.lock().expect("no panic");
         halted.goes_on = true;
         let requests = std::mem::take(&mut halted.requests);
         drop(halted);
@@ -73,39 +82,6 @@ impl Halting {
     }
 
     pub fn has_halted(&self) -> bool {
-        !self.halted.lock().expect("no panic").requests.is_empty()
-    }
-}
-
-struct HaltingSession {
-    inner: Arc<dyn Session>,
-    halted: Arc<Mutex<Halted>>,
-}
-
-impl Service for Halting {
-    fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
-        Ok(Arc::new(HaltingSession { inner: self.inner.open(peer)?, halted: self.halted.clone() }))
-    }
-}
-
-impl Session for HaltingSession {
-    fn begun(&self, cutter: LinkCutter) {
-        self.inner.begun(cutter);
-    }
-
-    fn serve(&self, request: Request<'_>, responder: Responder) {
-        let Request { kind, body, frame } = request;
-        let mut halted = self.halted.lock().expect("no panic");
-        halted.opens += u32::from(Kind::from_number(kind).expect("the client is honest") == Kind::Open);
-        if halted.opens >= 2 && !halted.goes_on {
-            let (session, frame) = (self.inner.clone(), frame.to_vec());
-            return halted.requests.push(Waiting { session, kind, body, frame, responder });
-        }
-        drop(halted);
-        self.inner.serve(request, responder);
-    }
-
-    fn ended(&self) {
-        self.inner.ended();
+        !self.0.lock().expect("no panic").requests.is_empty()
     }
 }

@@ -9,11 +9,10 @@ use tombolo_back_vrpc_client::{LinkLossPolicy, VrpcFileSystem};
 use tombolo_core::fs::{File, FileSystem, Write, Written};
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
-use tombolo_host_links::server::{
-    LinkCutter, Peer, Refusal, Request, Responder, Service, Session as LinkSession,
-};
+use tombolo_host_links::server::{Request, Responder, Session as LinkSession};
 use tombolo_mem::Source;
 use tombolo_test_support::{Session, plain, wrapped};
+use tombolo_vrpc_tests::made_up::Between;
 use tombolo_vrpc_tests::site::{Plan, Site, client, root};
 use tombolo_wire_vrpc::{Kind, Request as Vrpc};
 
@@ -123,38 +122,6 @@ impl FileSystem for Controlled {
 /// Kinds of the requests received, and `true` for those that are quiet.
 pub type Record = Arc<Mutex<Vec<(Kind, bool)>>>;
 
-struct Recorder {
-    inner: Arc<dyn Service>,
-    record: Record,
-}
-
-struct RecordedSession {
-    inner: Arc<dyn LinkSession>,
-    record: Record,
-}
-
-impl Service for Recorder {
-    fn open(&self, peer: &Peer) -> std::result::Result<Arc<dyn LinkSession>, Refusal> {
-        Ok(Arc::new(RecordedSession { inner: self.inner.open(peer)?, record: self.record.clone() }))
-    }
-}
-
-impl LinkSession for RecordedSession {
-    fn begun(&self, cutter: LinkCutter) {
-        self.inner.begun(cutter);
-    }
-
-    fn serve(&self, request: Request<'_>, responder: Responder) {
-        let (header, decoded) = Vrpc::decode(request.kind, &request.body, request.frame).expect("honest");
-        self.record.lock().expect("no panic").push((decoded.kind(), header.quiet));
-        self.inner.serve(request, responder);
-    }
-
-    fn ended(&self) {
-        self.inner.ended();
-    }
-}
-
 /// Properties of a world.
 #[derive(Clone, Copy)]
 pub struct Nature {
@@ -191,7 +158,13 @@ impl World {
             is_prompt,
         });
         let inner = VrpcServer::new().with_export("export", export, Options::default());
-        site.start_any(Arc::new(Recorder { inner: Arc::new(inner), record: record.clone() }));
+        let recorded = record.clone();
+        let serve = move |session: &Arc<dyn LinkSession>, request: Request<'_>, responder: Responder| {
+            let (header, decoded) = Vrpc::decode(request.kind, &request.body, request.frame).expect("honest");
+            recorded.lock().expect("no panic").push((decoded.kind(), header.quiet));
+            session.serve(request, responder);
+        };
+        site.start_any(Arc::new(Between(Arc::new(inner), Arc::new(serve))));
         let fs = Self::attach(&site, nature);
         Self { site, valve, record, session: Session::of(fs.clone()), fs, nature }
     }
