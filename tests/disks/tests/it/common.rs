@@ -1,18 +1,19 @@
 //! Images, their servers, and clients.
 
-use std::path::{Path, PathBuf};
+use std::cell::RefCell;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use tombolo_back_image_file::{ImageFile, OpenError};
 use tombolo_back_nbd_client::{Address, NbdDisk};
+use tombolo_conformance::disk::{Wanted, run};
 use tombolo_core::block::{BlockDevice, Extent, OpenOptions, Range};
 use tombolo_core::{Ctx, Result, SessionId, Stability};
 use tombolo_front_nbd::{Exports, Listeners, Options, Server};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_mem::{Buffer, Source};
-use tombolo_test_support::once_free;
+use tombolo_test_support::{once_free, until};
 
 pub const SIZE: u64 = 4 << 20;
 
@@ -65,25 +66,30 @@ impl Bed {
         NbdDisk::connect(Address::Unix(self.socket()), None, "disk").unwrap()
     }
 
-    /// Starts a foreign server of the image, and waits until it listens.
-    pub fn foreign(&self, program: &str, arguments: &[&str]) -> Foreign {
-        let child = Command::new(program).args(arguments).stdout(Stdio::null()).spawn().expect(program);
-        let foreign = Foreign(child);
-        wait_for_listener(&self.socket());
+    /// Starts QEMU's server of the image, and waits until it listens.
+    pub fn qemu_nbd(&self, arguments: &[&str]) -> Foreign {
+        let (image, socket) = (self.image(), self.socket());
+        let mut command = Command::new("qemu-nbd");
+        command.args(["-f", "raw", "-t", "-x", "disk"]).args(arguments).arg("-k").args([&socket, &image]);
+        let foreign = Foreign(command.stdout(Stdio::null()).spawn().expect("qemu-nbd"));
+        // Without connecting: a server may accept only one connection. proc_net_unix(5): the flag of a
+        // listening socket, and the path in the last column.
+        let is_there =
+            |line: &str| line.contains(" 00010000 ") && line.ends_with(&format!(" {}", socket.display()));
+        until("it listens", || std::fs::read_to_string("/proc/net/unix").unwrap().lines().any(is_there));
         foreign
     }
 }
 
-/// Waits until a program listens at this socket, without connecting: a server may accept only one connection.
-fn wait_for_listener(path: &Path) {
-    // proc_net_unix(5): the flag of a listening socket, and the path in the last column.
-    let is_there =
-        |line: &str| line.contains(" 00010000 ") && line.ends_with(&format!(" {}", path.display()));
-    let end = Instant::now() + Duration::from_secs(60);
-    while !std::fs::read_to_string("/proc/net/unix").unwrap().lines().any(is_there) {
-        assert!(Instant::now() < end, "no listener at {}", path.display());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+/// Runs all cases over disks of NBD; what serves each of them is kept until the end.
+pub fn every_case<K>(make: impl Fn(Wanted) -> (Arc<dyn BlockDevice>, K)) {
+    let kept = RefCell::new(Vec::new());
+    let make = |wanted| {
+        let (disk, server) = make(wanted);
+        kept.borrow_mut().push(server);
+        disk
+    };
+    run(make).expect("NBD", &["it cannot be resized"]);
 }
 
 /// A foreign server, killed on drop.
@@ -110,13 +116,8 @@ pub fn write(disk: &dyn BlockDevice, offset: u64, stability: Stability, bytes: &
     answer.wait()
 }
 
-/// Returns all extents of a range, requested in small portions.
-pub fn extents(disk: &dyn BlockDevice, range: Range) -> Vec<Extent> {
-    extents_by(disk, range, 7)
-}
-
 /// Returns all extents of a range, requested in portions of `count_max`.
-pub fn extents_by(disk: &dyn BlockDevice, mut range: Range, count_max: usize) -> Vec<Extent> {
+pub fn extents(disk: &dyn BlockDevice, mut range: Range, count_max: usize) -> Vec<Extent> {
     let mut all = Vec::new();
     while range.len_bytes > 0 {
         let some = disk.extents(&cx(), range, count_max);

@@ -2,30 +2,29 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tombolo_back_memory::MemoryDisk;
-use tombolo_conformance::disk::{Wanted, run};
+use tombolo_conformance::disk::Wanted;
 use tombolo_core::Stability;
 use tombolo_core::block::{Allocation, BlockDevice, Range};
 
-use crate::common::{Bed, SIZE, cx, extents, extents_by, read, write};
+use crate::common::{Bed, SIZE, cx, every_case, extents, read, write};
 
 /// Runs the cases on a disk behind `chain` servers, each a client of the one before.
 fn over_our_servers(chain: usize) {
-    let kept = Mutex::new(Vec::new());
-    let make = |Wanted { size_bytes, read_only }| -> Arc<dyn BlockDevice> {
+    every_case(|Wanted { size_bytes, read_only }| {
         let new = if read_only { MemoryDisk::read_only } else { MemoryDisk::new };
         let mut disk: Arc<dyn BlockDevice> = Arc::new(new(size_bytes).unwrap());
+        let mut kept = Vec::new();
         for _ in 0..chain {
             let bed = Bed::new();
             let server = bed.serve(disk);
             disk = bed.connect();
-            kept.lock().unwrap().push((server, bed));
+            kept.push((server, bed));
         }
-        disk
-    };
-    run(make).expect("NBD", &["it cannot be resized"]);
+        (disk, kept)
+    });
 }
 
 #[test]
@@ -40,32 +39,21 @@ fn every_case_over_two_chained_servers() {
 
 #[test]
 fn every_case_over_an_image() {
-    let kept = Mutex::new(Vec::new());
-    let make = |wanted: Wanted| -> Arc<dyn BlockDevice> {
+    every_case(|wanted| {
         let bed = Bed::new();
         let server = bed.serve(bed.opened_as(wanted.read_only));
-        let disk = bed.connect();
-        kept.lock().unwrap().push((server, bed));
-        disk
-    };
-    run(make).expect("NBD", &["it cannot be resized"]);
+        (bed.connect(), (server, bed))
+    });
 }
 
 #[test]
 fn every_case_over_qemu_nbd() {
-    let kept = Mutex::new(Vec::new());
-    let make = |wanted: Wanted| -> Arc<dyn BlockDevice> {
+    every_case(|wanted| {
         let bed = Bed::new();
-        let (image, socket) = (bed.image(), bed.socket());
         let read_only = if wanted.read_only { &["-r"][..] } else { &[] };
-        let paths = [socket.to_str().unwrap(), image.to_str().unwrap()];
-        let arguments = ["-f", "raw", "-t", "-e", "4", "-x", "disk", "--discard=unmap", "-k"];
-        let server = bed.foreign("qemu-nbd", &[read_only, &arguments, &paths].concat());
-        let disk = bed.connect();
-        kept.lock().unwrap().push((server, bed));
-        disk
-    };
-    run(make).expect("NBD", &["it cannot be resized"]);
+        let server = bed.qemu_nbd(&[read_only, &["-e", "4", "--discard=unmap"]].concat());
+        (bed.connect(), (server, bed))
+    });
 }
 
 #[test]
@@ -88,7 +76,7 @@ fn holes_are_reported_and_created_by_discard() {
     write(&*disk, 1 << 20, Stability::DataSync, &[7; 64 << 10]).unwrap();
     let range = Range { offset: 0, len_bytes: SIZE };
     let lengths = |disk: &dyn BlockDevice| -> Vec<(u64, Allocation)> {
-        extents(disk, range).iter().map(|extent| (extent.len_bytes, extent.allocation)).collect()
+        extents(disk, range, 7).iter().map(|extent| (extent.len_bytes, extent.allocation)).collect()
     };
     let rest = SIZE - (1 << 20) - (64 << 10);
     let hole = |len| (len, Allocation::Hole);
@@ -107,14 +95,11 @@ fn fragment(bed: &Bed) {
 const FRAGMENTED: u64 = 40 << 20;
 
 fn assert_fragmented(disk: &dyn BlockDevice) {
-    let found = extents_by(disk, Range { offset: 0, len_bytes: FRAGMENTED }, 8192);
+    let found = extents(disk, Range { offset: 0, len_bytes: FRAGMENTED }, 8192);
     assert_eq!(found.len() as u64, FRAGMENTED / 4096);
     for (index, extent) in found.iter().enumerate() {
-        assert_eq!(
-            (extent.len_bytes, extent.allocation == Allocation::Data),
-            (4096, index % 2 == 0),
-            "{index}"
-        );
+        let found = (extent.len_bytes, extent.allocation == Allocation::Data);
+        assert_eq!(found, (4096, index % 2 == 0), "{index}");
     }
 }
 
@@ -130,8 +115,6 @@ fn thousands_of_extents_are_reported_by_our_server() {
 fn thousands_of_extents_are_reported_by_qemu_nbd() {
     let bed = Bed::new();
     fragment(&bed);
-    let (image, socket) = (bed.image(), bed.socket());
-    let paths = [socket.to_str().unwrap(), image.to_str().unwrap()];
-    let _server = bed.foreign("qemu-nbd", &[&["-f", "raw", "-t", "-x", "disk", "-k"][..], &paths].concat());
+    let _server = bed.qemu_nbd(&[]);
     assert_fragmented(&*bed.connect());
 }

@@ -3,18 +3,18 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tombolo_back_memory::MemoryDisk;
 use tombolo_back_nbd_client::{Address, ConnectError, NbdDisk};
-use tombolo_conformance::disk::{Wanted, run};
+use tombolo_conformance::disk::Wanted;
 use tombolo_core::Stability;
 use tombolo_core::block::BlockDevice;
 use tombolo_front_nbd::{Exports, Listeners, Options, Server, StartError};
 use tombolo_host_tls::{Authority, ClientTls, Request, ServerTls, TlsError};
 
-use crate::common::{Bed, SIZE, read, write};
+use crate::common::{Bed, SIZE, every_case, read, write};
 
 /// A certificate authority, with the certificates that it issued.
 struct World(tempfile::TempDir);
@@ -66,14 +66,12 @@ fn memory() -> Arc<dyn BlockDevice> {
 
 #[test]
 fn every_case_over_tls() {
-    let (world, kept) = (World::new(), Mutex::new(Vec::new()));
-    let make = |Wanted { size_bytes, read_only }| -> Arc<dyn BlockDevice> {
+    let world = World::new();
+    every_case(|Wanted { size_bytes, read_only }| {
         let new = if read_only { MemoryDisk::read_only } else { MemoryDisk::new };
         let (server, address) = world.serve(Arc::new(new(size_bytes).unwrap()));
-        kept.lock().unwrap().push(server);
-        NbdDisk::connect(address, Some(world.alice("127.0.0.1")), "disk").unwrap()
-    };
-    run(make).expect("NBD", &["it cannot be resized"]);
+        (NbdDisk::connect(address, Some(world.alice("127.0.0.1")), "disk").unwrap(), server)
+    });
 }
 
 #[test]
@@ -83,10 +81,7 @@ fn a_disk_of_qemu_nbd_over_tls() {
         "tls-creds-x509,id=tls0,endpoint=server,verify-peer=on,dir={}",
         world.dir("server").display()
     );
-    let (image, socket) = (bed.image(), bed.socket());
-    let arguments = ["-f", "raw", "-t", "-x", "disk", "--object", &credentials, "--tls-creds", "tls0", "-k"];
-    let paths = [socket.to_str().unwrap(), image.to_str().unwrap()];
-    let _server = bed.foreign("qemu-nbd", &[&arguments[..], &paths].concat());
+    let _server = bed.qemu_nbd(&["--object", &credentials, "--tls-creds", "tls0"]);
     let connect = |tls| NbdDisk::connect(Address::Unix(bed.socket()), tls, "disk");
     assert!(matches!(connect(None).err(), Some(ConnectError::TlsRequired)));
     let disk = connect(Some(world.alice("localhost"))).unwrap();

@@ -20,94 +20,37 @@ fn bytes(line: &str) -> Vec<u8> {
     line.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
-#[test]
-fn fuse_decode() {
-    replay("fuse_decode", targets::fuse_decode::run);
+/// Makes a test of each target.
+macro_rules! corpora {
+    ($($target:ident,)*) => {
+        $(
+            #[test]
+            fn $target() {
+                replay(stringify!($target), targets::$target::run);
+            }
+        )*
+    };
 }
 
-#[test]
-fn image_sidecar() {
-    replay("image_sidecar", targets::image_sidecar::run);
-}
-
-#[test]
-fn keeper() {
-    replay("keeper", targets::keeper::run);
-}
-
-#[test]
-fn link_hello() {
-    replay("link_hello", targets::link_hello::run);
-}
-
-#[test]
-fn mount3() {
-    replay("mount3", targets::mount3::run);
-}
-
-#[test]
-fn nbd() {
-    replay("nbd", targets::nbd::run);
-}
-
-#[test]
-fn nfs3_args() {
-    replay("nfs3_args", targets::nfs3_args::run);
-}
-
-#[test]
-fn nfs3_results() {
-    replay("nfs3_results", targets::nfs3_results::run);
-}
-
-#[test]
-fn nfs_client() {
-    replay("nfs_client", targets::nfs_client::run);
-}
-
-#[test]
-fn nfs_side() {
-    replay("nfs_side", targets::nfs_side::run);
-}
-
-#[test]
-fn qcow2() {
-    replay("qcow2", targets::qcow2::run);
-}
-
-#[test]
-fn redo_log() {
-    replay("redo_log", targets::redo_log::run);
-}
-
-#[test]
-fn rpc_link() {
-    replay("rpc_link", targets::rpc_link::run);
-}
-
-#[test]
-fn rpc_record() {
-    replay("rpc_record", targets::rpc_record::run);
-}
-
-#[test]
-fn virtio_blk() {
-    replay("virtio_blk", targets::virtio_blk::run);
-}
-
-#[test]
-fn virtqueue_walk() {
-    replay("virtqueue_walk", targets::virtqueue_walk::run);
-}
-
-#[test]
-fn vrpc_reply() {
-    replay("vrpc_reply", targets::vrpc_reply::run);
-}
-
-#[test]
-fn vrpc_request() {
-    replay("vrpc_request", targets::vrpc_request::run);
+corpora! {
+    fuse_decode,
+    image_sidecar,
+    keeper,
+    link_hello,
+    mount3,
+    nbd,
+    nfs3_args,
+    nfs3_results,
+    nfs_client,
+    nfs_side,
+    qcow2,
+    redo_log,
+    rpc_link,
+    rpc_record,
+    virtio_blk,
+    virtqueue_walk,
+    vrpc_reply,
+    vrpc_request,
 }
 
 /// The programs are built only by `make lint` and `make test-long`: each must consist of this line.
