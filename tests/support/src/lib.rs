@@ -4,6 +4,7 @@
 //! - [`Scripted`]: a layer that refuses, loses or withholds operations as a closure says; [`wrapped`]: one of
 //!   sessions.
 //! - [`history`]: random operations on two sides that must agree, with replay and reduction.
+//! - [`tests!`]: a table of cases, each a test.
 //! - [`image`]: the files that a crash would leave.
 //! - [`until`] and [`once_free`]: wait for a condition, or for the end of a lock, not for ever.
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@ pub mod history;
 mod place;
 mod scripted;
 mod session;
+mod tests;
 mod wait;
 
 pub use files::image;

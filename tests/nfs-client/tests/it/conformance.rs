@@ -20,6 +20,7 @@ use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_nfs_client_tests::mount::{hard, server};
 use tombolo_nfs_tests::test_server::{PATH, Plan};
 use tombolo_shm::doorbell::Mode;
+use tombolo_test_support::tests;
 
 /// Features that NFS version 3 lacks.
 pub(crate) const LACKS: Needs =
@@ -82,117 +83,63 @@ fn one_call_at_a_time() -> Options {
     options
 }
 
-fn directory_in(parent: &Path) -> (tempfile::TempDir, Arc<dyn Export>) {
-    let dir = tempfile::tempdir_in(parent).expect("a scratch directory");
-    let export = LocalDir::open(dir.path(), DirOptions::default()).expect("the export");
-    (dir, Arc::new(export))
-}
-
-#[test]
-fn the_client_over_memory() {
-    run_over(memory());
-}
-
-#[test]
-fn the_client_over_memory_in_datagrams() {
-    run_with(memory(), Transport::Udp, hard());
-}
-
-#[test]
-fn the_client_with_several_connections() {
+fn four_connections() -> Options {
     let mut options = hard();
     options.rpc.connections = 4;
-    run_with(memory(), Transport::Tcp, options);
+    options
 }
 
-#[test]
-fn the_client_with_one_call_at_a_time() {
-    run_with(memory(), Transport::Tcp, one_call_at_a_time());
+/// Runs on a new directory of the host.
+fn in_directory(parent: &Path, run: impl FnOnce(Arc<dyn Export>)) {
+    let dir = tempfile::tempdir_in(parent).expect("a scratch directory");
+    run(Arc::new(LocalDir::open(dir.path(), DirOptions::default()).expect("the export")));
 }
 
-#[test]
-fn the_client_with_small_transfers() {
-    let options = Options { read_size_max: 512, write_size_max: 700, read_ahead_bytes: 3000, ..hard() };
-    run_with(memory(), Transport::Tcp, options);
+fn on_tmpfs(run: impl FnOnce(Arc<dyn Export>)) {
+    in_directory(Path::new("/dev/shm"), run);
 }
 
-#[test]
-fn the_client_with_a_small_dirty_limit() {
-    let options = Options { dirty_bytes_max: 4096, read_ahead_bytes: 0, ..hard() };
-    run_with(memory(), Transport::Tcp, options);
-}
-
-#[test]
-fn the_client_over_memory_that_answers_later() {
-    run_over(delayed_memory());
-}
-
-#[test]
-fn the_client_over_memory_whose_writes_are_cut_short() {
-    let rule = Rule { op: Some(Op::Write), when: When::Every(3), what: What::Short(1000) };
-    run_over(Arc::new(fault::over(memory(), fault::Plan { rules: vec![rule], seed: 1 })));
-}
-
-#[test]
-fn the_client_over_a_link() {
-    run_over_a_link(memory(), LinkPlan::default(), hard());
-}
-
-#[test]
-fn client_over_link_with_few_slots_and_little_memory() {
-    let links = LinkPlan { slots: 8, bulk_bytes: 64 << 10, ..LinkPlan::default() };
-    run_over_a_link(memory(), links, hard());
-}
-
-#[test]
-fn client_over_link_with_one_page() {
-    run_over_a_link(memory(), LinkPlan { bulk_bytes: 4096, ..LinkPlan::default() }, hard());
-}
-
-#[test]
-fn client_over_link_with_one_call_at_a_time() {
-    run_over_a_link(memory(), LinkPlan::default(), one_call_at_a_time());
-}
-
-#[test]
-fn the_client_over_a_link_without_polling() {
-    run_over_a_link(memory(), LinkPlan { mode: Mode::Event, ..LinkPlan::default() }, hard());
-}
-
-#[test]
-fn client_over_link_to_delayed_memory() {
-    run_over_a_link(delayed_memory(), LinkPlan::default(), hard());
-}
-
-#[test]
-fn client_over_link_to_tmpfs_directory() {
-    let (_dir, export) = directory_in(Path::new("/dev/shm"));
-    run_over_a_link(export, LinkPlan::default(), hard());
-}
-
-#[test]
-fn the_client_over_a_directory_on_tmpfs() {
-    let (_dir, export) = directory_in(Path::new("/dev/shm"));
-    run_over(export);
-}
-
-/// Tests the stack of `tombolo serve`.
-#[test]
-fn the_client_over_a_directory_with_a_reply_cache() {
-    let (_dir, export) = directory_in(Path::new("/dev/shm"));
-    run_over(Arc::new(replies::over(export, &replies::Options::default())));
-}
-
-/// Tests a client whose operations all reach the server.
-#[test]
-fn the_client_without_caches() {
-    let options = Options { attributes: AttributeTimes::NONE, read_ahead_bytes: 0, ..hard() };
-    let (_dir, export) = directory_in(Path::new("/dev/shm"));
-    run_with(export, Transport::Tcp, options);
-}
-
-#[test]
-fn the_client_over_a_directory_on_disk() {
-    let (_dir, export) = directory_in(&std::env::temp_dir());
-    run_over(export);
+tests! {
+    the_client_over_memory: run_over(memory());
+    the_client_over_memory_in_datagrams: run_with(memory(), Transport::Udp, hard());
+    the_client_with_several_connections: run_with(memory(), Transport::Tcp, four_connections());
+    the_client_with_one_call_at_a_time: run_with(memory(), Transport::Tcp, one_call_at_a_time());
+    the_client_with_small_transfers: {
+        let options = Options { read_size_max: 512, write_size_max: 700, read_ahead_bytes: 3000, ..hard() };
+        run_with(memory(), Transport::Tcp, options);
+    };
+    the_client_with_a_small_dirty_limit: {
+        let options = Options { dirty_bytes_max: 4096, read_ahead_bytes: 0, ..hard() };
+        run_with(memory(), Transport::Tcp, options);
+    };
+    the_client_over_memory_that_answers_later: run_over(delayed_memory());
+    the_client_over_memory_whose_writes_are_cut_short: {
+        let rule = Rule { op: Some(Op::Write), when: When::Every(3), what: What::Short(1000) };
+        run_over(Arc::new(fault::over(memory(), fault::Plan { rules: vec![rule], seed: 1 })));
+    };
+    the_client_over_a_directory_on_tmpfs: on_tmpfs(run_over);
+    the_client_over_a_directory_on_disk: in_directory(&std::env::temp_dir(), run_over);
+    /// Tests the stack of `tombolo serve`.
+    the_client_over_a_directory_with_a_reply_cache: on_tmpfs(|export| {
+        run_over(Arc::new(replies::over(export, &replies::Options::default())));
+    });
+    /// Tests a client whose operations all reach the server.
+    the_client_without_caches: on_tmpfs(|export| {
+        let options = Options { attributes: AttributeTimes::NONE, read_ahead_bytes: 0, ..hard() };
+        run_with(export, Transport::Tcp, options);
+    });
+    the_client_over_a_link: run_over_a_link(memory(), LinkPlan::default(), hard());
+    client_over_link_with_few_slots_and_little_memory: {
+        let links = LinkPlan { slots: 8, bulk_bytes: 64 << 10, ..LinkPlan::default() };
+        run_over_a_link(memory(), links, hard());
+    };
+    client_over_link_with_one_page:
+        run_over_a_link(memory(), LinkPlan { bulk_bytes: 4096, ..LinkPlan::default() }, hard());
+    client_over_link_with_one_call_at_a_time:
+        run_over_a_link(memory(), LinkPlan::default(), one_call_at_a_time());
+    the_client_over_a_link_without_polling:
+        run_over_a_link(memory(), LinkPlan { mode: Mode::Event, ..LinkPlan::default() }, hard());
+    client_over_link_to_delayed_memory: run_over_a_link(delayed_memory(), LinkPlan::default(), hard());
+    client_over_link_to_tmpfs_directory:
+        on_tmpfs(|export| run_over_a_link(export, LinkPlan::default(), hard()));
 }

@@ -66,8 +66,9 @@ impl HostilePeer {
         }
     }
 
-    /// Asserts that the link was cut for this reason and that another client is still served.
-    fn is_cut(&self, outcome: &Result<Raw, LineError>, reason: &str) {
+    /// Asserts that a request cuts the link for this reason and that another client is still served.
+    fn is_cut_by(&self, send: impl FnOnce(&Self) -> Result<Raw, LineError>, reason: &str) {
+        let outcome = send(self);
         assert!(matches!(outcome, Err(LineError::Lost { .. })), "{outcome:?}");
         match self.host.end() {
             Some(EndReason::ProtocolError(error)) => assert!(error.to_string().contains(reason), "{error}"),
@@ -90,78 +91,69 @@ fn no_file() -> File {
 
 #[test]
 fn an_unknown_caller_cuts_the_link() {
-    let hostile = HostilePeer::new();
-    let outcome = hostile.ask(&Request::Getattr { node: NodeId::ROOT, open: None });
-    hostile.is_cut(&outcome, "unknown caller 0");
+    let request = Request::Getattr { node: NodeId::ROOT, open: None };
+    HostilePeer::new().is_cut_by(|peer| peer.ask(&request), "unknown caller 0");
 }
 
 #[test]
 fn a_caller_beyond_the_limit_cuts_the_link() {
-    let hostile = HostilePeer::new();
-    let header = Header { caller: CallerId(u16::MAX), ..Header::default() };
-    let outcome = hostile.send(Kind::Caller.number(), encoded(&superuser(), &header), &[]);
-    hostile.is_cut(&outcome, "beyond the limit");
+    let body = encoded(&superuser(), &Header { caller: CallerId(u16::MAX), ..Header::default() });
+    HostilePeer::new().is_cut_by(|peer| peer.send(Kind::Caller.number(), body, &[]), "beyond the limit");
 }
 
 #[test]
 fn a_quiet_request_without_the_extension_cuts_the_link() {
+    let body = encoded(&Request::Null, &Header { quiet: true, ..Header::default() });
     let hostile = HostilePeer::over(Plan { quiet: false, ..Plan::default() });
-    let header = Header { quiet: true, ..Header::default() };
-    let outcome = hostile.send(Kind::Null.number(), encoded(&Request::Null, &header), &[]);
-    hostile.is_cut(&outcome, "without the extension");
+    hostile.is_cut_by(|peer| peer.send(Kind::Null.number(), body, &[]), "without the extension");
 }
 
 #[test]
 fn an_unknown_kind_cuts_the_link() {
-    let hostile = HostilePeer::introduced();
-    let outcome = hostile.send(4711, [0; 48], &[]);
-    hostile.is_cut(&outcome, "kind 4711");
+    HostilePeer::introduced().is_cut_by(|peer| peer.send(4711, [0; 48], &[]), "kind 4711");
 }
 
 #[test]
 fn meaningless_bytes_cut_the_link() {
-    let hostile = HostilePeer::introduced();
-    let outcome = hostile.send(Kind::Null.number(), [0xff; 48], &[]);
-    hostile.is_cut(&outcome, "unknown");
+    HostilePeer::introduced().is_cut_by(|peer| peer.send(Kind::Null.number(), [0xff; 48], &[]), "unknown");
 }
 
 #[test]
 fn a_name_with_a_slash_cuts_the_link() {
-    let hostile = HostilePeer::introduced();
     let request = Request::Lookup { parent: NodeId::ROOT, name: name("aXb") };
     let mut body = encoded(&request, &Header::default());
     let at = body.iter().position(|&byte| byte == b'X').expect("the name is in the body");
     body[at] = b'/';
-    let outcome = hostile.send(Kind::Lookup.number(), body, &[]);
-    hostile.is_cut(&outcome, "slash");
+    HostilePeer::introduced().is_cut_by(|peer| peer.send(Kind::Lookup.number(), body, &[]), "slash");
+}
+
+/// Returns a read into this memory.
+fn read_into(address: u64, len_bytes: u32) -> Request<'static> {
+    let destination = Destination::One(Reference::new(address, len_bytes).expect("a reference"));
+    Request::Read { file: no_file(), offset: 0, destination }
 }
 
 #[test]
 fn read_into_other_than_bulk_memory_cuts_link() {
     for address in [0, 1 << 48, (1 << 48) + 4096, 7 << 48, (1 << 48) + (1 << 40)] {
-        let hostile = HostilePeer::introduced();
-        let destination = Destination::One(Reference::new(address, 4096).expect("a reference"));
-        let outcome = hostile.ask(&Request::Read { file: no_file(), offset: 0, destination });
-        hostile.is_cut(&outcome, "invalid memory reference");
+        let request = read_into(address, 4096);
+        HostilePeer::introduced().is_cut_by(|peer| peer.ask(&request), "invalid memory reference");
     }
 }
 
 #[test]
 fn write_from_other_than_bulk_memory_cuts_link() {
     for address in [0, 4096, 7 << 48, 1 << 40] {
-        let hostile = HostilePeer::introduced();
         let data = Data::One(Reference::new(address, 4096).expect("a reference"));
-        let outcome = hostile.ask(&Request::Write { file: no_file(), how: Default::default(), data });
-        hostile.is_cut(&outcome, "invalid memory reference");
+        let request = Request::Write { file: no_file(), how: Default::default(), data };
+        HostilePeer::introduced().is_cut_by(|peer| peer.ask(&request), "invalid memory reference");
     }
 }
 
 #[test]
 fn data_beyond_request_limit_cut_link() {
-    let hostile = HostilePeer::introduced();
-    let destination = Destination::One(Reference::new(1 << 48, 5 << 20).expect("a reference"));
-    let outcome = hostile.ask(&Request::Read { file: no_file(), offset: 0, destination });
-    hostile.is_cut(&outcome, "more data");
+    let request = read_into(1 << 48, 5 << 20);
+    HostilePeer::introduced().is_cut_by(|peer| peer.ask(&request), "more data");
 }
 
 #[test]
