@@ -21,3 +21,4 @@ pub mod virtio_blk;
 pub mod virtqueue_walk;
 pub mod vrpc_reply;
 pub mod vrpc_request;
+mod xdr;

@@ -5,7 +5,9 @@ use tombolo_wire_nfs3::Reply;
 use tombolo_wire_nfs3::mount::{
     Call, DumpReply, ExportReply, FLAVORS_MAX, MntReply, NAME_BYTES_MAX, PATH_BYTES_MAX, Procedure,
 };
-use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
+use tombolo_wire_xdr::Decoder;
+
+use crate::xdr::{decoded, encoded};
 
 /// Runs the target.
 pub fn run(message: &[u8]) {
@@ -17,29 +19,16 @@ pub fn run(message: &[u8]) {
         }
         assert_eq!((call.procedure(), encoded(&call).len()), (procedure, xdr.position()));
     }
-    if let Some(Reply::Ok(root)) = read::<MntReply<'_>>(message) {
+    if let Some(Reply::Ok(root)) = decoded::<MntReply<'_>>(message) {
         assert!(root.flavors.len() <= FLAVORS_MAX);
     }
-    if let Some(mounts) = read::<DumpReply<'_>>(message) {
+    if let Some(mounts) = decoded::<DumpReply<'_>>(message) {
         for mount in mounts {
             assert!(mount.client.as_bytes().len() <= NAME_BYTES_MAX);
         }
     }
-    if let Some(exports) = read::<ExportReply<'_>>(message) {
+    if let Some(exports) = decoded::<ExportReply<'_>>(message) {
         let groups: usize = exports.into_iter().map(|export| export.groups.into_iter().count()).sum();
         assert!(groups <= message.len() / 8);
     }
-}
-
-fn read<'a, T: Decode<'a> + Encode>(message: &'a [u8]) -> Option<T> {
-    let mut xdr = Decoder::new(message);
-    let value = T::decode(&mut xdr).ok()?;
-    assert_eq!(encoded(&value).len(), xdr.position());
-    Some(value)
-}
-
-fn encoded(value: &impl Encode) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    value.encode(&mut Encoder::new(&mut bytes));
-    bytes
 }

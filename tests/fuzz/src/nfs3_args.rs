@@ -3,7 +3,9 @@
 
 use tombolo_wire_nfs3::attr::set_attr;
 use tombolo_wire_nfs3::{Call, Procedure};
-use tombolo_wire_xdr::{Decoder, Encode, Encoder};
+use tombolo_wire_xdr::Decoder;
+
+use crate::xdr::encoded;
 
 /// Number of bytes of a long message that a server retains.
 const HEAD_BYTES: usize = 64;
@@ -16,8 +18,7 @@ pub fn run(bytes: &[u8]) {
         let mut xdr = Decoder::new(head);
         let Ok(call) = Call::decode(procedure, &mut xdr, message.len()) else { continue };
         assert_eq!(call.procedure(), procedure);
-        let mut again = Vec::new();
-        call.encode(&mut Encoder::new(&mut again));
+        let again = encoded(&call);
         assert_eq!(again.len(), xdr.position());
         let read_again = Call::decode(procedure, &mut Decoder::new(&again), message.len());
         assert_eq!(read_again, Ok(call));

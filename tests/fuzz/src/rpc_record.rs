@@ -2,7 +2,9 @@
 //! not depend on the segmentation of the stream, and a decoded header encodes to an equivalent one.
 
 use tombolo_wire_rpc::{CallFault, CallHeader, RecordAssembler, ReplyHeader};
-use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
+use tombolo_wire_xdr::{Decode, Decoder};
+
+use crate::xdr::encoded;
 
 const LIMIT_BYTES: usize = 1 << 12;
 
@@ -58,10 +60,4 @@ fn headers(message: &[u8]) {
         let bytes = encoded(&reply);
         assert_eq!(ReplyHeader::decode(&mut Decoder::new(&bytes)), Ok(reply));
     }
-}
-
-fn encoded(value: &impl Encode) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    value.encode(&mut Encoder::new(&mut bytes));
-    bytes
 }
