@@ -126,53 +126,47 @@ mod tests {
 
     use super::*;
 
+    /// Reads all that an accepted connection writes, so many bytes at a time.
+    fn written(
+        [writes, reads]: [Wait; 2],
+        piece_bytes: usize,
+        write: impl FnOnce(Stream) -> io::Result<()> + Send + 'static,
+    ) -> Vec<u8> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let writer = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            write(Stream::new(stream, writes).unwrap()).unwrap();
+        });
+        let mut stream = Stream::connect(address, reads).unwrap();
+        let (mut got, mut some) = (Vec::new(), vec![0; piece_bytes]);
+        loop {
+            match stream.read(&mut some).unwrap() {
+                0 => break,
+                count => got.extend_from_slice(&some[..count]),
+            }
+        }
+        writer.join().unwrap();
+        got
+    }
+
     #[test]
     fn every_wait_mode_receives_bytes_and_end() {
         for wait in [Wait::Sleep, Wait::SpinBriefly, Wait::Spin] {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let address = listener.local_addr().unwrap();
-            let writer = std::thread::spawn(move || {
-                let (stream, _) = listener.accept().unwrap();
-                let mut stream = Stream::new(stream, wait).unwrap();
+            let got = written([wait, wait], 3, |mut stream| {
                 // Longer than the brief polling.
                 std::thread::sleep(Duration::from_millis(5));
-                stream
-                    .write_parts(&mut [IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cd")])
-                    .unwrap();
+                stream.write_parts(&mut [IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cd")])
             });
-            let mut stream = Stream::connect(address, wait).unwrap();
-            let mut got = Vec::new();
-            let mut some = [0; 3];
-            loop {
-                match stream.read(&mut some).unwrap() {
-                    0 => break,
-                    count => got.extend_from_slice(&some[..count]),
-                }
-            }
             assert_eq!(got, b"abcd");
-            writer.join().unwrap();
         }
     }
 
     #[test]
     fn write_exceeding_socket_buffers_is_complete() {
         const MUCH: usize = 32 << 20;
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let writer = std::thread::spawn(move || {
-            let (stream, _) = listener.accept().unwrap();
-            Stream::new(stream, Wait::SpinBriefly).unwrap().write_all(&vec![7; MUCH]).unwrap();
-        });
-        let mut stream = Stream::connect(address, Wait::Sleep).unwrap();
-        let mut some = vec![0; 1 << 16];
-        let mut total = 0;
-        loop {
-            match stream.read(&mut some).unwrap() {
-                0 => break,
-                count => total += count,
-            }
-        }
-        assert_eq!(total, MUCH);
-        writer.join().unwrap();
+        let write = |mut stream: Stream| stream.write_all(&vec![7; MUCH]);
+        let got = written([Wait::SpinBriefly, Wait::Sleep], 1 << 16, write);
+        assert_eq!(got.len(), MUCH);
     }
 }
