@@ -11,7 +11,7 @@ use tombolo_wire_nfs3::args::{CreateHow, StableHow};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Fattr3, FileHandleBuf, WccAttr, WccData};
 
 use crate::client::{Caller, Expect, ListedEntry, Nfs, mode};
-use crate::test_server::{PATH, Plan, TestServer};
+use crate::test_server::{PATH, Plan, TestServer, no_squash};
 
 /// A served tree, with the superuser as its client.
 pub struct Fixture {
@@ -40,10 +40,29 @@ pub fn on_each(test: impl Fn(&Fixture)) {
     test(&Fixture::on_host());
 }
 
+/// Makes a test of this name, which the `on_each` in scope runs over each tree.
+#[macro_export]
+macro_rules! on_each {
+    ($name:ident, $test:expr) => {
+        #[test]
+        fn $name() {
+            on_each($test);
+        }
+    };
+}
+
+pub use crate::on_each;
+
 impl Fixture {
     /// Starts a server over the reference model.
     pub fn in_memory() -> Self {
         Self::new(Plan::over(Arc::new(Memory::default())), None)
+    }
+
+    /// Starts a server over two trees in memory, `/export` and `/other`.
+    pub fn of_two() -> Self {
+        let tree = || Arc::new(Memory::default());
+        Self::new(Plan::over(tree()).and("/other", tree(), no_squash()), None)
     }
 
     /// Starts a server over a host directory.

@@ -77,63 +77,51 @@ fn sys(machine_len: usize, groups: usize) -> Auth {
     Auth { flavor: 1, body }
 }
 
-/// Truncates a call at each byte: the server answers or closes the connection; other clients are unaffected.
-#[test]
-fn truncated_call_does_no_harm() {
-    on_each(|fixture| {
-        let bytes = good(fixture).to_bytes();
-        for len in 0..bytes.len() {
-            let mut stream = fixture.server.stream();
-            stream.send(&bytes[..len]).expect("sent");
-            if let Some(reply) = stream.receive().expect("a reply or the end") {
-                let verdict = Answer::new(reply).verdict;
-                let success = Verdict::Accepted(Accepted::Success);
-                assert_ne!(verdict, success, "cut at {len}");
-            }
+// Truncates a call at each byte: the server answers or closes the connection; other clients are unaffected.
+on_each!(truncated_call_does_no_harm, |fixture| {
+    let bytes = good(fixture).to_bytes();
+    for len in 0..bytes.len() {
+        let mut stream = fixture.server.stream();
+        stream.send(&bytes[..len]).expect("sent");
+        if let Some(reply) = stream.receive().expect("a reply or the end") {
+            let verdict = Answer::new(reply).verdict;
+            let success = Verdict::Accepted(Accepted::Success);
+            assert_ne!(verdict, success, "cut at {len}");
         }
-        assert_well(fixture);
-    });
-}
+    }
+    assert_well(fixture);
+});
 
-#[test]
-fn non_call_messages_are_not_answered() {
-    on_each(|fixture| {
-        for message_type in [1, 2, u32::MAX] {
-            let message = Message { message_type, ..good(fixture) };
-            let mut stream = fixture.server.stream();
-            stream.send(&message.to_bytes()).expect("sent");
-            stream.finish().expect("nothing follows");
-            assert_eq!(stream.receive().expect("the end"), None);
-            // Two servers that answered each other's replies would never end.
-            let datagrams = Datagrams::connect(fixture.server.address()).expect("a socket");
-            datagrams.send(&message.to_bytes()).expect("sent");
-            assert!(datagrams.is_quiet_for(Duration::from_millis(50)));
-        }
-        assert_well(fixture);
-    });
-}
-
-#[test]
-fn datagrams_of_garbage_are_not_answered() {
-    on_each(|fixture| {
+on_each!(non_call_messages_are_not_answered, |fixture| {
+    for message_type in [1, 2, u32::MAX] {
+        let message = Message { message_type, ..good(fixture) };
+        let mut stream = fixture.server.stream();
+        stream.send(&message.to_bytes()).expect("sent");
+        stream.finish().expect("nothing follows");
+        assert_eq!(stream.receive().expect("the end"), None);
+        // Two servers that answered each other's replies would never end.
         let datagrams = Datagrams::connect(fixture.server.address()).expect("a socket");
-        for garbage in [&b""[..], b"x", b"GET / HTTP/1.1\r\n\r\n", &[0xff; 1000], &[0x55; 60_000]] {
-            datagrams.send(garbage).expect("sent");
-        }
+        datagrams.send(&message.to_bytes()).expect("sent");
         assert!(datagrams.is_quiet_for(Duration::from_millis(50)));
-        datagrams.send(&good(fixture).to_bytes()).expect("sent");
-        let answer = Answer::new(datagrams.receive().expect("a reply"));
-        assert_eq!(answer.verdict, Verdict::Accepted(Accepted::Success));
-    });
-}
+    }
+    assert_well(fixture);
+});
 
-#[test]
-fn the_same_xid_may_name_any_number_of_calls() {
-    on_each(|fixture| {
-        let xid = fresh_xid();
-        for _ in 0..3 {
-            let message = Message { xid, ..good(fixture) };
-            assert_eq!(fixture.nfs.send(&message).status(), Ok(()));
-        }
-    });
-}
+on_each!(datagrams_of_garbage_are_not_answered, |fixture| {
+    let datagrams = Datagrams::connect(fixture.server.address()).expect("a socket");
+    for garbage in [&b""[..], b"x", b"GET / HTTP/1.1\r\n\r\n", &[0xff; 1000], &[0x55; 60_000]] {
+        datagrams.send(garbage).expect("sent");
+    }
+    assert!(datagrams.is_quiet_for(Duration::from_millis(50)));
+    datagrams.send(&good(fixture).to_bytes()).expect("sent");
+    let answer = Answer::new(datagrams.receive().expect("a reply"));
+    assert_eq!(answer.verdict, Verdict::Accepted(Accepted::Success));
+});
+
+on_each!(the_same_xid_may_name_any_number_of_calls, |fixture| {
+    let xid = fresh_xid();
+    for _ in 0..3 {
+        let message = Message { xid, ..good(fixture) };
+        assert_eq!(fixture.nfs.send(&message).status(), Ok(()));
+    }
+});

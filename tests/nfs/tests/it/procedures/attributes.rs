@@ -22,21 +22,18 @@ fn null_answers_nothing_over_tcp_and_udp() {
     server.nfs_over(Transport::Udp).null();
 }
 
-#[test]
-fn getattr_returns_all_attributes() {
-    on_each(|fixture| {
-        let (file, dir) = (fixture.file("file", &[7; 5000]), fixture.dir("dir"));
-        let (file, dir, root) = (fixture.attr(&file), fixture.attr(&dir), fixture.attr(&fixture.root));
-        assert_eq!((file.file_type, file.mode, file.nlink), (FileType3::Regular, 0o644, 1));
-        assert_eq!((file.size, file.uid, file.gid), (5000, 0, 0));
-        assert!(file.used >= 4096, "space is told in bytes: {}", file.used);
-        assert_eq!((dir.file_type, dir.mode), (FileType3::Directory, 0o755));
-        assert_eq!((file.fsid, dir.fsid), (root.fsid, root.fsid), "one file system");
-        assert!(file.fileid != dir.fileid && dir.fileid != root.fileid);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
-        assert!(now.abs_diff(file.mtime.seconds.into()) < 60, "written just now");
-    });
-}
+on_each!(getattr_returns_all_attributes, |fixture| {
+    let (file, dir) = (fixture.file("file", &[7; 5000]), fixture.dir("dir"));
+    let (file, dir, root) = (fixture.attr(&file), fixture.attr(&dir), fixture.attr(&fixture.root));
+    assert_eq!((file.file_type, file.mode, file.nlink), (FileType3::Regular, 0o644, 1));
+    assert_eq!((file.size, file.uid, file.gid), (5000, 0, 0));
+    assert!(file.used >= 4096, "space is told in bytes: {}", file.used);
+    assert_eq!((dir.file_type, dir.mode), (FileType3::Directory, 0o755));
+    assert_eq!((file.fsid, dir.fsid), (root.fsid, root.fsid), "one file system");
+    assert!(file.fileid != dir.fileid && dir.fileid != root.fileid);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+    assert!(now.abs_diff(file.mtime.seconds.into()) < 60, "written just now");
+});
 
 #[test]
 fn getattr_matches_the_host() {
@@ -48,38 +45,32 @@ fn getattr_matches_the_host() {
     assert_eq!(told.ctime, time);
 }
 
-#[test]
-fn setattr_changes_the_requested_attributes_and_returns_wcc() {
-    on_each(|fixture| {
-        let file = fixture.file("file", b"12345");
-        let before = fixture.attr(&file);
-        pause();
-        let wcc = fixture.nfs.setattr(&file, mode(0o600), None).done();
-        assert_around(fixture, &file, &before, &wcc);
-        let after = fixture.attr(&file);
-        assert_eq!((after.mode, after.size, after.mtime), (0o600, 5, before.mtime));
-        assert!(after.ctime != before.ctime);
-        let owners = Sattr3 { uid: Some(1000), gid: Some(100), ..Sattr3::default() };
-        fixture.nfs.setattr(&file, owners, None).done();
-        let after = fixture.attr(&file);
-        assert_eq!((after.uid, after.gid, after.mode), (1000, 100, 0o600));
-    });
-}
+on_each!(setattr_changes_the_requested_attributes_and_returns_wcc, |fixture| {
+    let file = fixture.file("file", b"12345");
+    let before = fixture.attr(&file);
+    pause();
+    let wcc = fixture.nfs.setattr(&file, mode(0o600), None).done();
+    assert_around(fixture, &file, &before, &wcc);
+    let after = fixture.attr(&file);
+    assert_eq!((after.mode, after.size, after.mtime), (0o600, 5, before.mtime));
+    assert!(after.ctime != before.ctime);
+    let owners = Sattr3 { uid: Some(1000), gid: Some(100), ..Sattr3::default() };
+    fixture.nfs.setattr(&file, owners, None).done();
+    let after = fixture.attr(&file);
+    assert_eq!((after.uid, after.gid, after.mode), (1000, 100, 0o600));
+});
 
-#[test]
-fn setattr_of_a_size_cuts_and_extends() {
-    on_each(|fixture| {
-        let file = fixture.file("file", b"0123456789");
-        let size = |size| Sattr3 { size: Some(size), ..Sattr3::default() };
-        let before = fixture.attr(&file);
-        let wcc = fixture.nfs.setattr(&file, size(4), None).done();
-        assert_around(fixture, &file, &before, &wcc);
-        fixture.nfs.setattr(&file, size(6), None).done();
-        assert_eq!(fixture.contents(&file), b"0123\0\0");
-        let wcc = fixture.nfs.setattr(&fixture.root, size(0), None).failed(Status::IsDir);
-        assert_unchanged(fixture, &fixture.root, &wcc);
-    });
-}
+on_each!(setattr_of_a_size_cuts_and_extends, |fixture| {
+    let file = fixture.file("file", b"0123456789");
+    let size = |size| Sattr3 { size: Some(size), ..Sattr3::default() };
+    let before = fixture.attr(&file);
+    let wcc = fixture.nfs.setattr(&file, size(4), None).done();
+    assert_around(fixture, &file, &before, &wcc);
+    fixture.nfs.setattr(&file, size(6), None).done();
+    assert_eq!(fixture.contents(&file), b"0123\0\0");
+    let wcc = fixture.nfs.setattr(&fixture.root, size(0), None).failed(Status::IsDir);
+    assert_unchanged(fixture, &fixture.root, &wcc);
+});
 
 #[test]
 fn write_permission_allows_truncation_as_linux_sends_it() {
@@ -95,72 +86,60 @@ fn write_permission_allows_truncation_as_linux_sends_it() {
     assert_eq!(fixture.contents(&closed), b"12345");
 }
 
-#[test]
-fn setattr_with_failed_guard_changes_nothing() {
-    on_each(|fixture| {
-        let file = fixture.file("file", b"12345");
-        let ctime = fixture.attr(&file).ctime;
-        let set = Sattr3 { size: Some(0), mode: Some(0), ..Sattr3::default() };
-        let wrong = NfsTime3 { seconds: ctime.seconds - 1, ..ctime };
-        let wcc = fixture.nfs.setattr(&file, set, Some(wrong)).failed(Status::NotSync);
-        assert_unchanged(fixture, &file, &wcc);
-        assert_eq!(fixture.contents(&file), b"12345");
-        fixture.nfs.setattr(&file, set, Some(ctime)).done();
-        assert_eq!((fixture.attr(&file).size, fixture.attr(&file).mode), (0, 0));
-    });
-}
+on_each!(setattr_with_failed_guard_changes_nothing, |fixture| {
+    let file = fixture.file("file", b"12345");
+    let ctime = fixture.attr(&file).ctime;
+    let set = Sattr3 { size: Some(0), mode: Some(0), ..Sattr3::default() };
+    let wrong = NfsTime3 { seconds: ctime.seconds - 1, ..ctime };
+    let wcc = fixture.nfs.setattr(&file, set, Some(wrong)).failed(Status::NotSync);
+    assert_unchanged(fixture, &file, &wcc);
+    assert_eq!(fixture.contents(&file), b"12345");
+    fixture.nfs.setattr(&file, set, Some(ctime)).done();
+    assert_eq!((fixture.attr(&file).size, fixture.attr(&file).mode), (0, 0));
+});
 
-#[test]
-fn setattr_sets_client_and_server_times() {
-    on_each(|fixture| {
-        let file = fixture.file("file", b"");
-        let past = NfsTime3 { seconds: 1_000_000_000, nseconds: 123_456_789 };
-        let set = Sattr3 { mtime: SetTime3::Client(past), ..Sattr3::default() };
-        fixture.nfs.setattr(&file, set, None).done();
-        assert_eq!(fixture.attr(&file).mtime, past);
-        let set = Sattr3 { atime: SetTime3::Client(past), mtime: SetTime3::Server, ..Sattr3::default() };
-        fixture.nfs.setattr(&file, set, None).done();
-        let attr = fixture.attr(&file);
-        assert_eq!(attr.atime, past);
-        assert!(attr.ctime.seconds.abs_diff(attr.mtime.seconds) <= 1, "the server's present");
-        let broken = NfsTime3 { seconds: 1, nseconds: 1_000_000_000 };
-        let set = Sattr3 { mtime: SetTime3::Client(broken), ..Sattr3::default() };
-        fixture.nfs.setattr(&file, set, None).failed(Status::Inval);
-    });
-}
+on_each!(setattr_sets_client_and_server_times, |fixture| {
+    let file = fixture.file("file", b"");
+    let past = NfsTime3 { seconds: 1_000_000_000, nseconds: 123_456_789 };
+    let set = Sattr3 { mtime: SetTime3::Client(past), ..Sattr3::default() };
+    fixture.nfs.setattr(&file, set, None).done();
+    assert_eq!(fixture.attr(&file).mtime, past);
+    let set = Sattr3 { atime: SetTime3::Client(past), mtime: SetTime3::Server, ..Sattr3::default() };
+    fixture.nfs.setattr(&file, set, None).done();
+    let attr = fixture.attr(&file);
+    assert_eq!(attr.atime, past);
+    assert!(attr.ctime.seconds.abs_diff(attr.mtime.seconds) <= 1, "the server's present");
+    let broken = NfsTime3 { seconds: 1, nseconds: 1_000_000_000 };
+    let set = Sattr3 { mtime: SetTime3::Client(broken), ..Sattr3::default() };
+    fixture.nfs.setattr(&file, set, None).failed(Status::Inval);
+});
 
-#[test]
-fn truncation_by_another_user_drops_set_user_id() {
-    on_each(|fixture| {
-        let file = fixture.file("file", b"12345");
-        fixture.nfs.setattr(&file, mode(0o4777), None).done();
-        let cut = Sattr3 { size: Some(1), ..Sattr3::default() };
-        fixture.as_user(1000).setattr(&file, cut, None).done();
-        assert_eq!(fixture.attr(&file).mode, 0o777);
-    });
-}
+on_each!(truncation_by_another_user_drops_set_user_id, |fixture| {
+    let file = fixture.file("file", b"12345");
+    fixture.nfs.setattr(&file, mode(0o4777), None).done();
+    let cut = Sattr3 { size: Some(1), ..Sattr3::default() };
+    fixture.as_user(1000).setattr(&file, cut, None).done();
+    assert_eq!(fixture.attr(&file).mode, 0o777);
+});
 
-#[test]
-fn access_reports_the_users_permissions() {
-    on_each(|fixture| {
-        let (file, dir) = (fixture.file("file", b""), fixture.dir("dir"));
-        let owner = Sattr3 { uid: Some(1000), gid: Some(1000), mode: Some(0o750), ..Sattr3::default() };
-        fixture.nfs.setattr(&file, owner, None).done();
-        fixture.nfs.setattr(&dir, owner, None).done();
-        let may = |uid, object| fixture.as_user(uid).access(object, AccessBits::all()).done();
-        let all_of_a_file = AccessBits::READ | AccessBits::MODIFY | AccessBits::EXTEND | AccessBits::EXECUTE;
-        let ok = may(1000, &file);
-        assert_eq!(ok.access, all_of_a_file);
-        assert_eq!(ok.attributes, Some(fixture.attr(&file)));
-        assert_eq!(may(2000, &file).access, AccessBits::empty());
-        assert_eq!(may(1000, &dir).access, AccessBits::all() - AccessBits::EXECUTE);
-        assert_eq!(may(2000, &dir).access, AccessBits::empty());
-        assert_eq!(may(0, &file).access, all_of_a_file);
-        fixture.nfs.setattr(&file, mode(0o640), None).done();
-        assert_eq!(may(0, &file).access, all_of_a_file - AccessBits::EXECUTE);
-        let only = fixture.nfs.access(&file, AccessBits::READ).done().access;
-        assert_eq!(only, AccessBits::READ, "no more than was asked about");
-        let unknown = AccessBits::from_bits_retain(0xffff_ff00) | AccessBits::READ;
-        assert_eq!(fixture.nfs.access(&file, unknown).done().access, AccessBits::READ);
-    });
-}
+on_each!(access_reports_the_users_permissions, |fixture| {
+    let (file, dir) = (fixture.file("file", b""), fixture.dir("dir"));
+    let owner = Sattr3 { uid: Some(1000), gid: Some(1000), mode: Some(0o750), ..Sattr3::default() };
+    fixture.nfs.setattr(&file, owner, None).done();
+    fixture.nfs.setattr(&dir, owner, None).done();
+    let may = |uid, object| fixture.as_user(uid).access(object, AccessBits::all()).done();
+    let all_of_a_file = AccessBits::READ | AccessBits::MODIFY | AccessBits::EXTEND | AccessBits::EXECUTE;
+    let ok = may(1000, &file);
+    assert_eq!(ok.access, all_of_a_file);
+    assert_eq!(ok.attributes, Some(fixture.attr(&file)));
+    assert_eq!(may(2000, &file).access, AccessBits::empty());
+    assert_eq!(may(1000, &dir).access, AccessBits::all() - AccessBits::EXECUTE);
+    assert_eq!(may(2000, &dir).access, AccessBits::empty());
+    assert_eq!(may(0, &file).access, all_of_a_file);
+    fixture.nfs.setattr(&file, mode(0o640), None).done();
+    assert_eq!(may(0, &file).access, all_of_a_file - AccessBits::EXECUTE);
+    let only = fixture.nfs.access(&file, AccessBits::READ).done().access;
+    assert_eq!(only, AccessBits::READ, "no more than was asked about");
+    let unknown = AccessBits::from_bits_retain(0xffff_ff00) | AccessBits::READ;
+    assert_eq!(fixture.nfs.access(&file, unknown).done().access, AccessBits::READ);
+});

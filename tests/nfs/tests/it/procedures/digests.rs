@@ -36,34 +36,28 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 7 + at) as u8).collect()
 }
 
-#[test]
-fn each_chunk_of_range_has_digest_up_to_eof() {
-    on_each(|fixture| {
-        let bytes = bytes(5 * CHUNK + 100);
-        let file = fixture.file("file", &bytes);
-        let all = of(&bytes);
-        let (attributes, digests) = ask(&fixture.nfs, &file, 0, DIGESTED_BYTES_MAX).expect("digests");
-        assert_eq!((weak(&attributes), &digests), (weak(&fixture.attr(&file)), &all));
-        let (_, some) = ask(&fixture.nfs, &file, 2 * CHUNK_BYTES, CHUNK as u32 + 1).expect("digests");
-        assert_eq!(some, all[64..128], "of each that is touched");
-        let (_, last) = ask(&fixture.nfs, &file, 5 * CHUNK_BYTES, 1).expect("digests");
-        assert_eq!(last, all[160..]);
-        let (_, none) = ask(&fixture.nfs, &file, 6 * CHUNK_BYTES, 1).expect("digests");
-        assert!(none.is_empty());
-    });
-}
+on_each!(each_chunk_of_range_has_digest_up_to_eof, |fixture| {
+    let bytes = bytes(5 * CHUNK + 100);
+    let file = fixture.file("file", &bytes);
+    let all = of(&bytes);
+    let (attributes, digests) = ask(&fixture.nfs, &file, 0, DIGESTED_BYTES_MAX).expect("digests");
+    assert_eq!((weak(&attributes), &digests), (weak(&fixture.attr(&file)), &all));
+    let (_, some) = ask(&fixture.nfs, &file, 2 * CHUNK_BYTES, CHUNK as u32 + 1).expect("digests");
+    assert_eq!(some, all[64..128], "of each that is touched");
+    let (_, last) = ask(&fixture.nfs, &file, 5 * CHUNK_BYTES, 1).expect("digests");
+    assert_eq!(last, all[160..]);
+    let (_, none) = ask(&fixture.nfs, &file, 6 * CHUNK_BYTES, 1).expect("digests");
+    assert!(none.is_empty());
+});
 
-#[test]
-fn malformed_call_gets_its_error() {
-    on_each(|fixture| {
-        let file = fixture.file("file", b"secret");
-        fixture.nfs.setattr(&file, Sattr3 { mode: Some(0o600), ..Sattr3::default() }, None).done();
-        assert_eq!(ask(&fixture.as_user(1000), &file, 0, 10), Err(Status::Acces));
-        assert_eq!(ask(&fixture.nfs, &file, 1, 10), Err(Status::Inval));
-        assert_eq!(ask(&fixture.nfs, &file, 0, DIGESTED_BYTES_MAX + 1), Err(Status::Inval));
-        assert_eq!(ask(&fixture.nfs, &fixture.root, 0, 10), Err(Status::IsDir));
-    });
-}
+on_each!(malformed_call_gets_its_error, |fixture| {
+    let file = fixture.file("file", b"secret");
+    fixture.nfs.setattr(&file, Sattr3 { mode: Some(0o600), ..Sattr3::default() }, None).done();
+    assert_eq!(ask(&fixture.as_user(1000), &file, 0, 10), Err(Status::Acces));
+    assert_eq!(ask(&fixture.nfs, &file, 1, 10), Err(Status::Inval));
+    assert_eq!(ask(&fixture.nfs, &file, 0, DIGESTED_BYTES_MAX + 1), Err(Status::Inval));
+    assert_eq!(ask(&fixture.nfs, &fixture.root, 0, 10), Err(Status::IsDir));
+});
 
 /// Writes to a host file at each of the first reads.
 struct Meddler {

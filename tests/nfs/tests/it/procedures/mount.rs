@@ -1,8 +1,5 @@
 //! The six procedures of MOUNT.
 
-use std::sync::Arc;
-
-use tombolo_back_memory::Memory;
 use tombolo_nfs_tests::client::{Caller, Expect, Transport, mode};
 use tombolo_nfs_tests::fixture::{Fixture, local_dir, on_each};
 use tombolo_nfs_tests::test_server::{PATH, Plan, no_squash};
@@ -17,40 +14,31 @@ fn assert_not_mounted(fixture: &Fixture, path: &str, expected: Status) {
     }
 }
 
-#[test]
-fn null_answers_nothing() {
-    on_each(|fixture| fixture.nfs.mount_null());
-}
+on_each!(null_answers_nothing, |fixture| fixture.nfs.mount_null());
 
-#[test]
-fn mnt_returns_root_and_flavors() {
-    on_each(|fixture| {
-        let Reply::Ok(mounted) = fixture.nfs.mnt(PATH) else { panic!("not mounted") };
-        assert_eq!(fixture.attr(&mounted.root).file_type, FileType3::Directory);
-        assert!(mounted.flavors.contains(&1), "AUTH_SYS: {:?}", mounted.flavors);
-        assert!(mounted.root.as_handle().as_bytes().len() <= 64);
-        let over_udp = fixture.server.nfs_over(Transport::Udp).root(PATH);
-        assert_eq!(over_udp, mounted.root, "the same however it is asked for");
-        // MNT needs no identity: AUTH_NONE is enough.
-        assert_eq!(fixture.nfs.as_caller(Caller::Anonymous).root(PATH), mounted.root);
-    });
-}
+on_each!(mnt_returns_root_and_flavors, |fixture| {
+    let Reply::Ok(mounted) = fixture.nfs.mnt(PATH) else { panic!("not mounted") };
+    assert_eq!(fixture.attr(&mounted.root).file_type, FileType3::Directory);
+    assert!(mounted.flavors.contains(&1), "AUTH_SYS: {:?}", mounted.flavors);
+    assert!(mounted.root.as_handle().as_bytes().len() <= 64);
+    let over_udp = fixture.server.nfs_over(Transport::Udp).root(PATH);
+    assert_eq!(over_udp, mounted.root, "the same however it is asked for");
+    // MNT needs no identity: AUTH_NONE is enough.
+    assert_eq!(fixture.nfs.as_caller(Caller::Anonymous).root(PATH), mounted.root);
+});
 
-#[test]
-fn mnt_of_a_directory_beneath_an_export() {
-    on_each(|fixture| {
-        let dir = fixture.dir("dir");
-        let deep = fixture.nfs.mkdir(&dir, b"deep", mode(0o755)).done().handle();
-        fixture.file("file", b"");
-        fixture.nfs.symlink(&fixture.root, b"link", b"dir", mode(0o777)).done();
-        assert_eq!(fixture.nfs.root("/export/dir"), dir);
-        assert_eq!(fixture.nfs.root("/export/dir/deep/"), deep);
-        assert_eq!(fixture.nfs.root("/export/"), fixture.root);
-        assert_not_mounted(fixture, "/export/nothing", Status::NoEnt);
-        assert_not_mounted(fixture, "/export/file", Status::NotDir);
-        assert_not_mounted(fixture, "/export/link", Status::NotDir);
-    });
-}
+on_each!(mnt_of_a_directory_beneath_an_export, |fixture| {
+    let dir = fixture.dir("dir");
+    let deep = fixture.nfs.mkdir(&dir, b"deep", mode(0o755)).done().handle();
+    fixture.file("file", b"");
+    fixture.nfs.symlink(&fixture.root, b"link", b"dir", mode(0o777)).done();
+    assert_eq!(fixture.nfs.root("/export/dir"), dir);
+    assert_eq!(fixture.nfs.root("/export/dir/deep/"), deep);
+    assert_eq!(fixture.nfs.root("/export/"), fixture.root);
+    assert_not_mounted(fixture, "/export/nothing", Status::NoEnt);
+    assert_not_mounted(fixture, "/export/file", Status::NotDir);
+    assert_not_mounted(fixture, "/export/link", Status::NotDir);
+});
 
 #[test]
 fn mnt_of_an_unexported_path_fails() {
@@ -80,9 +68,7 @@ fn an_export_may_lie_within_another() {
 
 #[test]
 fn dump_lists_mounts_until_umnt() {
-    let memory = || Arc::new(Memory::default());
-    let plan = Plan::over(memory()).and("/other", memory(), no_squash());
-    let fixture = Fixture::new(plan, None);
+    let fixture = Fixture::of_two();
     fixture.nfs.root("/other");
     fixture.nfs.root("/other");
     let here = |path: &str| ("127.0.0.1".to_owned(), path.to_owned());
@@ -97,9 +83,7 @@ fn dump_lists_mounts_until_umnt() {
 
 #[test]
 fn export_lists_all_exports() {
-    let memory = || Arc::new(Memory::default());
-    let plan = Plan::over(memory()).and("/other", memory(), no_squash());
-    let fixture = Fixture::new(plan, None);
+    let fixture = Fixture::of_two();
     let paths: Vec<_> = fixture.nfs.exports().into_iter().map(|(path, _)| path).collect();
     assert_eq!(paths, ["/export", "/other"]);
 }

@@ -8,23 +8,20 @@ use tombolo_test_support::until;
 use tombolo_wire_nfs3::args::CreateHow;
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Reply, Status};
 
-#[test]
-fn remove_removes_a_name() {
-    on_each(|fixture| {
-        let file = fixture.file("file", b"data");
-        fixture.nfs.link(&file, &fixture.root, b"again").done();
-        let before = fixture.attr(&fixture.root);
-        let wcc = fixture.nfs.remove(&fixture.root, b"file").done();
-        assert_around(fixture, &fixture.root, &before, &wcc);
-        assert_eq!(fixture.names(), ["again"]);
-        assert_eq!((fixture.attr(&file).nlink, fixture.contents(&file)), (1, b"data".to_vec()));
-        fixture.nfs.remove(&fixture.root, b"again").done();
-        fixture.nfs.getattr(&file).failed(Status::Stale);
-        fixture.nfs.read(&file, 0, 4).failed(Status::Stale);
-        let wcc = fixture.nfs.remove(&fixture.root, b"again").failed(Status::NoEnt);
-        assert_unchanged(fixture, &fixture.root, &wcc);
-    });
-}
+on_each!(remove_removes_a_name, |fixture| {
+    let file = fixture.file("file", b"data");
+    fixture.nfs.link(&file, &fixture.root, b"again").done();
+    let before = fixture.attr(&fixture.root);
+    let wcc = fixture.nfs.remove(&fixture.root, b"file").done();
+    assert_around(fixture, &fixture.root, &before, &wcc);
+    assert_eq!(fixture.names(), ["again"]);
+    assert_eq!((fixture.attr(&file).nlink, fixture.contents(&file)), (1, b"data".to_vec()));
+    fixture.nfs.remove(&fixture.root, b"again").done();
+    fixture.nfs.getattr(&file).failed(Status::Stale);
+    fixture.nfs.read(&file, 0, 4).failed(Status::Stale);
+    let wcc = fixture.nfs.remove(&fixture.root, b"again").failed(Status::NoEnt);
+    assert_unchanged(fixture, &fixture.root, &wcc);
+});
 
 /// Removes a file that the server keeps open between calls; its space must be freed.
 #[test]
@@ -46,95 +43,83 @@ fn removed_file_frees_its_space() {
     }
 }
 
-#[test]
-fn remove_of_a_directory_is_refused() {
-    on_each(|fixture| {
-        fixture.dir("dir");
-        match fixture.nfs.remove(&fixture.root, b"dir") {
-            Reply::Ok(_) => panic!("a directory was removed"),
-            // One is Linux's error, the other POSIX's.
-            Reply::Failed(status, wcc) => {
-                assert_one_of(&status, &[Status::IsDir, Status::Perm]);
-                assert_unchanged(fixture, &fixture.root, &wcc);
-            }
-        }
-        let file = fixture.file("file", b"");
-        fixture.nfs.remove(&file, b"x").failed(Status::NotDir);
-        fixture.nfs.symlink(&fixture.root, b"link", b"file", mode(0o777)).done();
-        fixture.nfs.remove(&fixture.root, b"link").done();
-        assert_eq!(fixture.names(), ["dir", "file"], "the link, not its target");
-    });
-}
-
-#[test]
-fn rmdir_removes_empty_directories_only() {
-    on_each(|fixture| {
-        let dir = fixture.dir("dir");
-        fixture.file_in(&dir, "inner", b"");
-        fixture.file("file", b"");
-        for (name, status) in
-            [(&b"dir"[..], Status::NotEmpty), (b"file", Status::NotDir), (b"nothing", Status::NoEnt)]
-        {
-            let wcc = fixture.nfs.rmdir(&fixture.root, name).failed(status);
+on_each!(remove_of_a_directory_is_refused, |fixture| {
+    fixture.dir("dir");
+    match fixture.nfs.remove(&fixture.root, b"dir") {
+        Reply::Ok(_) => panic!("a directory was removed"),
+        // One is Linux's error, the other POSIX's.
+        Reply::Failed(status, wcc) => {
+            assert_one_of(&status, &[Status::IsDir, Status::Perm]);
             assert_unchanged(fixture, &fixture.root, &wcc);
         }
-        fixture.nfs.remove(&dir, b"inner").done();
-        let before = fixture.attr(&fixture.root);
-        let wcc = fixture.nfs.rmdir(&fixture.root, b"dir").done();
-        assert_around(fixture, &fixture.root, &before, &wcc);
-        assert_eq!(fixture.names(), ["file"]);
-        fixture.nfs.getattr(&dir).failed(Status::Stale);
-        fixture.nfs.mkdir(&dir, b"late", mode(0o755)).failed(Status::Stale);
-    });
-}
+    }
+    let file = fixture.file("file", b"");
+    fixture.nfs.remove(&file, b"x").failed(Status::NotDir);
+    fixture.nfs.symlink(&fixture.root, b"link", b"file", mode(0o777)).done();
+    fixture.nfs.remove(&fixture.root, b"link").done();
+    assert_eq!(fixture.names(), ["dir", "file"], "the link, not its target");
+});
 
-#[test]
-fn rename_moves_and_replaces() {
-    on_each(|fixture| {
-        let (file, dir, old) = (fixture.file("file", b"new"), fixture.dir("dir"), fixture.file("other", b""));
-        fixture.nfs.rename(&fixture.root, b"other", &dir, b"taken").done();
-        let (from, to) = (fixture.attr(&fixture.root), fixture.attr(&dir));
-        let ok = fixture.nfs.rename(&fixture.root, b"file", &dir, b"taken").done();
-        assert_around(fixture, &fixture.root, &from, &ok.from_dir);
-        assert_around(fixture, &dir, &to, &ok.to_dir);
-        assert_eq!(fixture.nfs.lookup(&dir, b"taken").done().handle, file, "the handle goes along");
-        assert_eq!(fixture.contents(&file), b"new");
-        fixture.nfs.getattr(&old).failed(Status::Stale);
-        fixture.nfs.rename(&dir, b"taken", &dir, b"taken").done();
-        assert_eq!(fixture.contents(&file), b"new", "renamed to itself");
-    });
-}
+on_each!(rmdir_removes_empty_directories_only, |fixture| {
+    let dir = fixture.dir("dir");
+    fixture.file_in(&dir, "inner", b"");
+    fixture.file("file", b"");
+    for (name, status) in
+        [(&b"dir"[..], Status::NotEmpty), (b"file", Status::NotDir), (b"nothing", Status::NoEnt)]
+    {
+        let wcc = fixture.nfs.rmdir(&fixture.root, name).failed(status);
+        assert_unchanged(fixture, &fixture.root, &wcc);
+    }
+    fixture.nfs.remove(&dir, b"inner").done();
+    let before = fixture.attr(&fixture.root);
+    let wcc = fixture.nfs.rmdir(&fixture.root, b"dir").done();
+    assert_around(fixture, &fixture.root, &before, &wcc);
+    assert_eq!(fixture.names(), ["file"]);
+    fixture.nfs.getattr(&dir).failed(Status::Stale);
+    fixture.nfs.mkdir(&dir, b"late", mode(0o755)).failed(Status::Stale);
+});
 
-#[test]
-fn rename_refuses_impossible_moves() {
-    on_each(|fixture| {
-        let (file, dir) = (fixture.file("file", b""), fixture.dir("dir"));
-        let full = fixture.nfs.mkdir(&fixture.root, b"full", mode(0o755)).done().handle();
-        fixture.file_in(&full, "inner", b"");
-        let refused = |from: &[u8], to_dir, to: &[u8], statuses: &[Status]| match fixture.nfs.rename(
-            &fixture.root,
-            from,
-            to_dir,
-            to,
-        ) {
-            Reply::Ok(_) => panic!("{} became {}", from.escape_ascii(), to.escape_ascii()),
-            Reply::Failed(status, wcc) => {
-                assert_one_of(&status, statuses);
-                assert_unchanged(fixture, &fixture.root, &wcc.from_dir);
-                assert_unchanged(fixture, to_dir, &wcc.to_dir);
-            }
-        };
-        let root = &fixture.root;
-        refused(b"nothing", root, b"new", &[Status::NoEnt]);
-        // RFC 1813 §3.3.14: of different kinds, or a directory with entries: EXIST; Linux is more exact.
-        refused(b"file", root, b"dir", &[Status::Exist, Status::IsDir]);
-        refused(b"dir", root, b"file", &[Status::Exist, Status::NotDir]);
-        refused(b"dir", root, b"full", &[Status::Exist, Status::NotEmpty]);
-        refused(b"dir", &dir, b"inner", &[Status::Inval]);
-        refused(b"file", &file, b"inner", &[Status::NotDir]);
-        assert_eq!(fixture.names(), ["dir", "file", "full"]);
-    });
-}
+on_each!(rename_moves_and_replaces, |fixture| {
+    let (file, dir, old) = (fixture.file("file", b"new"), fixture.dir("dir"), fixture.file("other", b""));
+    fixture.nfs.rename(&fixture.root, b"other", &dir, b"taken").done();
+    let (from, to) = (fixture.attr(&fixture.root), fixture.attr(&dir));
+    let ok = fixture.nfs.rename(&fixture.root, b"file", &dir, b"taken").done();
+    assert_around(fixture, &fixture.root, &from, &ok.from_dir);
+    assert_around(fixture, &dir, &to, &ok.to_dir);
+    assert_eq!(fixture.nfs.lookup(&dir, b"taken").done().handle, file, "the handle goes along");
+    assert_eq!(fixture.contents(&file), b"new");
+    fixture.nfs.getattr(&old).failed(Status::Stale);
+    fixture.nfs.rename(&dir, b"taken", &dir, b"taken").done();
+    assert_eq!(fixture.contents(&file), b"new", "renamed to itself");
+});
+
+on_each!(rename_refuses_impossible_moves, |fixture| {
+    let (file, dir) = (fixture.file("file", b""), fixture.dir("dir"));
+    let full = fixture.nfs.mkdir(&fixture.root, b"full", mode(0o755)).done().handle();
+    fixture.file_in(&full, "inner", b"");
+    let refused = |from: &[u8], to_dir, to: &[u8], statuses: &[Status]| match fixture.nfs.rename(
+        &fixture.root,
+        from,
+        to_dir,
+        to,
+    ) {
+        Reply::Ok(_) => panic!("{} became {}", from.escape_ascii(), to.escape_ascii()),
+        Reply::Failed(status, wcc) => {
+            assert_one_of(&status, statuses);
+            assert_unchanged(fixture, &fixture.root, &wcc.from_dir);
+            assert_unchanged(fixture, to_dir, &wcc.to_dir);
+        }
+    };
+    let root = &fixture.root;
+    refused(b"nothing", root, b"new", &[Status::NoEnt]);
+    // RFC 1813 §3.3.14: of different kinds, or a directory with entries: EXIST; Linux is more exact.
+    refused(b"file", root, b"dir", &[Status::Exist, Status::IsDir]);
+    refused(b"dir", root, b"file", &[Status::Exist, Status::NotDir]);
+    refused(b"dir", root, b"full", &[Status::Exist, Status::NotEmpty]);
+    refused(b"dir", &dir, b"inner", &[Status::Inval]);
+    refused(b"file", &file, b"inner", &[Status::NotDir]);
+    assert_eq!(fixture.names(), ["dir", "file", "full"]);
+});
 
 /// Verifies ESTALE, since the server still has the directory open: upon ENOENT a client would not resolve the
 /// path again.

@@ -76,94 +76,76 @@ fn tree(fixture: &Fixture) -> [FileHandleBuf; 4] {
     [top, a, b, deep]
 }
 
-#[test]
-fn one_call_lists_tree_as_readdirplus_does() {
-    on_each(|fixture| {
-        let [top, a, b, deep] = tree(fixture);
-        let dirs = list(&fixture.nfs, &top, 1 << 16);
-        let mut handles: Vec<_> = dirs.iter().map(|dir| dir.handle).collect();
-        assert_eq!(handles[0], top, "the one that was asked for comes first");
-        handles.sort_by_key(|handle| handle.as_handle().as_bytes().to_vec());
-        let mut all = vec![top, a, b, deep];
-        all.sort_by_key(|handle| handle.as_handle().as_bytes().to_vec());
-        assert_eq!(handles, all);
-        for dir in dirs {
-            let plain = fixture.nfs.readdirplus(&dir.handle, START, NONE, 8192, 8192).done();
-            assert_eq!((dir.names, dir.eof), (plain.names(), true));
-            assert_eq!(dir.access, BITS);
-        }
-    });
-}
+on_each!(one_call_lists_tree_as_readdirplus_does, |fixture| {
+    let [top, a, b, deep] = tree(fixture);
+    let dirs = list(&fixture.nfs, &top, 1 << 16);
+    let mut handles: Vec<_> = dirs.iter().map(|dir| dir.handle).collect();
+    assert_eq!(handles[0], top, "the one that was asked for comes first");
+    handles.sort_by_key(|handle| handle.as_handle().as_bytes().to_vec());
+    let mut all = vec![top, a, b, deep];
+    all.sort_by_key(|handle| handle.as_handle().as_bytes().to_vec());
+    assert_eq!(handles, all);
+    for dir in dirs {
+        let plain = fixture.nfs.readdirplus(&dir.handle, START, NONE, 8192, 8192).done();
+        assert_eq!((dir.names, dir.eof), (plain.names(), true));
+        assert_eq!(dir.access, BITS);
+    }
+});
 
-#[test]
-fn reply_fits_count_and_lists_subdirectories_whole() {
-    on_each(|fixture| {
-        let [top, ..] = tree(fixture);
-        let mut counts = Vec::new();
-        for bytes_max in (700..4000).step_by(52) {
-            let dirs = list(&fixture.nfs, &top, bytes_max);
-            assert!(dirs.iter().skip(1).all(|dir| dir.eof));
-            counts.push(dirs.len());
-        }
-        assert!(counts.is_sorted() && counts[0] < 4 && counts.last() == Some(&4), "{counts:?}");
-    });
-}
+on_each!(reply_fits_count_and_lists_subdirectories_whole, |fixture| {
+    let [top, ..] = tree(fixture);
+    let mut counts = Vec::new();
+    for bytes_max in (700..4000).step_by(52) {
+        let dirs = list(&fixture.nfs, &top, bytes_max);
+        assert!(dirs.iter().skip(1).all(|dir| dir.eof));
+        counts.push(dirs.len());
+    }
+    assert!(counts.is_sorted() && counts[0] < 4 && counts.last() == Some(&4), "{counts:?}");
+});
 
-#[test]
-fn large_directory_continues_at_its_cookie() {
-    on_each(|fixture| {
-        let dir = fixture.dir("dir");
-        let names: Vec<_> = (0..50).map(|n| format!("entry-{n:02}")).collect();
-        for name in &names {
-            fixture.file_in(&dir, name, b"");
+on_each!(large_directory_continues_at_its_cookie, |fixture| {
+    let dir = fixture.dir("dir");
+    let names: Vec<_> = (0..50).map(|n| format!("entry-{n:02}")).collect();
+    for name in &names {
+        fixture.file_in(&dir, name, b"");
+    }
+    let (mut found, mut cookie, mut verifier) = (Vec::new(), START, NONE);
+    loop {
+        let args = ListArgs { cookie, verifier, ..from_start(dir.as_handle(), 2000) };
+        let mut dirs = call(&fixture.nfs, args).0.expect("a page");
+        assert_eq!(dirs.len(), 1);
+        let page = dirs.remove(0);
+        (cookie, verifier) = (page.last, page.verifier);
+        found.extend(page.names);
+        if page.eof {
+            break;
         }
-        let (mut found, mut cookie, mut verifier) = (Vec::new(), START, NONE);
-        loop {
-            let args = ListArgs { cookie, verifier, ..from_start(dir.as_handle(), 2000) };
-            let mut dirs = call(&fixture.nfs, args).0.expect("a page");
-            assert_eq!(dirs.len(), 1);
-            let page = dirs.remove(0);
-            (cookie, verifier) = (page.last, page.verifier);
-            found.extend(page.names);
-            if page.eof {
-                break;
-            }
-        }
-        found.sort();
-        assert_eq!(found, names);
-    });
-}
+    }
+    found.sort();
+    assert_eq!(found, names);
+});
 
-#[test]
-fn unreadable_directory_is_left_out() {
-    on_each(|fixture| {
-        let [top, a, b, _] = tree(fixture);
-        fixture.nfs.setattr(&a, Sattr3 { mode: Some(0o700), ..Sattr3::default() }, None).done();
-        let user = fixture.as_user(1000);
-        let dirs = list(&user, &top, 1 << 16);
-        assert_eq!(dirs.iter().map(|dir| dir.handle).collect::<Vec<_>>(), [top, b]);
-        assert_eq!(
-            call(&user, from_start(a.as_handle(), 1 << 16)).0.expect_err("not allowed"),
-            Status::Acces
-        );
-    });
-}
+on_each!(unreadable_directory_is_left_out, |fixture| {
+    let [top, a, b, _] = tree(fixture);
+    fixture.nfs.setattr(&a, Sattr3 { mode: Some(0o700), ..Sattr3::default() }, None).done();
+    let user = fixture.as_user(1000);
+    let dirs = list(&user, &top, 1 << 16);
+    assert_eq!(dirs.iter().map(|dir| dir.handle).collect::<Vec<_>>(), [top, b]);
+    assert_eq!(call(&user, from_start(a.as_handle(), 1 << 16)).0.expect_err("not allowed"), Status::Acces);
+});
 
-#[test]
-fn malformed_call_gets_its_error() {
-    on_each(|fixture| {
-        let file = fixture.file("file", b"");
-        let of = |dir, bytes_max| call(&fixture.nfs, from_start(dir, bytes_max)).0.expect_err("wrong");
-        assert_eq!(of(file.as_handle(), 1 << 16), Status::NotDir);
-        assert_eq!(of(fixture.root.as_handle(), 100), Status::TooSmall);
-        assert_eq!(of(FileHandle::new(b"nonsense").expect("a handle"), 1 << 16), Status::BadHandle);
-        let send = |version, procedure| {
-            let message = Message::new(7, side::PROGRAM, version, procedure, &Caller::ROOT);
-            fixture.nfs.send(&message).verdict
-        };
-        assert_eq!(send(side::VERSION, 0), Verdict::Accepted(Accepted::Success));
-        assert_eq!(send(side::VERSION, 99), Verdict::Accepted(Accepted::ProcUnavail));
-        assert_eq!(send(side::VERSION, 1), Verdict::Accepted(Accepted::GarbageArgs));
-        assert_eq!(send(9, 0), Verdict::Accepted(Accepted::ProgMismatch { low: 1, high: 1 }));
-    });
-}
+on_each!(malformed_call_gets_its_error, |fixture| {
+    let file = fixture.file("file", b"");
+    let of = |dir, bytes_max| call(&fixture.nfs, from_start(dir, bytes_max)).0.expect_err("wrong");
+    assert_eq!(of(file.as_handle(), 1 << 16), Status::NotDir);
+    assert_eq!(of(fixture.root.as_handle(), 100), Status::TooSmall);
+    assert_eq!(of(FileHandle::new(b"nonsense").expect("a handle"), 1 << 16), Status::BadHandle);
+    let send = |version, procedure| {
+        let message = Message::new(7, side::PROGRAM, version, procedure, &Caller::ROOT);
+        fixture.nfs.send(&message).verdict
+    };
+    assert_eq!(send(side::VERSION, 0), Verdict::Accepted(Accepted::Success));
+    assert_eq!(send(side::VERSION, 99), Verdict::Accepted(Accepted::ProcUnavail));
+    assert_eq!(send(side::VERSION, 1), Verdict::Accepted(Accepted::GarbageArgs));
+    assert_eq!(send(9, 0), Verdict::Accepted(Accepted::ProgMismatch { low: 1, high: 1 }));
+});

@@ -14,9 +14,8 @@ const ALLOWED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 7, 0, 1));
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 8, 0, 1));
 
 fn server() -> TestServer {
-    let mut plan = Plan::over(Arc::new(Memory::default()));
-    plan.allow = AllowList::new(vec!["127.7.0.0/16".parse().expect("a network")]);
-    plan.start()
+    let allow = AllowList::new(vec!["127.7.0.0/16".parse().expect("a network")]);
+    Plan { allow, ..Plan::over(Arc::new(Memory::default())) }.start()
 }
 
 /// Sends a call from this address; returns `None` if the connection is closed.

@@ -67,9 +67,8 @@ fn spied_upon(durability: Durability) -> (Fixture, Arc<Spy>) {
 
 fn over(export: Arc<dyn Export>, durability: Durability) -> (Fixture, Arc<Spy>) {
     let spy = Arc::<Spy>::default();
-    let mut plan = Plan::over(Arc::new(Layered::new(export, spy.clone())));
-    plan.durability = durability;
-    (Fixture::new(plan, None), spy)
+    let plan = Plan::over(Arc::new(Layered::new(export, spy.clone())));
+    (Fixture::new(Plan { durability, ..plan }, None), spy)
 }
 
 /// Uses a disk: a tree in memory is stable as soon as it is written.
@@ -259,8 +258,7 @@ fn the_verifier_changes_when_data_may_be_lost() {
     let fails =
         Rule { op: Some(Op::Fsync), when: When::Nth(1), what: What::Fail(|| Error::Io { source: None }) };
     let export = fault::over(Arc::new(Memory::default()), fault::Plan { rules: vec![fails], seed: 1 });
-    let mut plan = Plan::over(Arc::new(export));
-    plan.durability = Durability::Relaxed;
+    let plan = Plan { durability: Durability::Relaxed, ..Plan::over(Arc::new(export)) };
     let fixture = Fixture::new(plan, None);
     let file = fixture.file("file", b"");
     let before = fixture.nfs.write(&file, 0, b"data", StableHow::Unstable).done().verifier;

@@ -32,87 +32,69 @@ fn may(nfs: &Nfs, file: &FileHandleBuf) -> (bool, bool) {
     (granted(read.status()), granted(written.status()))
 }
 
-#[test]
-fn a_user_does_not_read_roots_private_file() {
-    on_each(|fixture| {
-        let file = owned(fixture, "file", 0, 0, 0o600);
-        let user = fixture.as_user(1000);
-        assert_eq!(may(&user, &file), (false, false));
-        let failed = user.read(&file, 0, 10).failed(Status::Acces);
-        assert_eq!(failed.expect("attributes").size, 6);
-        assert_eq!(user.access(&file, AccessBits::all()).done().access, AccessBits::empty());
-        assert_eq!(may(&fixture.nfs, &file), (true, true));
-        // In a directory that only root searches, not even a name is found.
-        let dir = fixture.nfs.mkdir(&fixture.root, b"private", mode(0o700)).done().handle();
-        fixture.file_in(&dir, "inner", b"");
-        user.lookup(&dir, b"inner").failed(Status::Acces);
-        user.lookup(&dir, b"nothing").failed(Status::Acces);
-    });
-}
+on_each!(a_user_does_not_read_roots_private_file, |fixture| {
+    let file = owned(fixture, "file", 0, 0, 0o600);
+    let user = fixture.as_user(1000);
+    assert_eq!(may(&user, &file), (false, false));
+    let failed = user.read(&file, 0, 10).failed(Status::Acces);
+    assert_eq!(failed.expect("attributes").size, 6);
+    assert_eq!(user.access(&file, AccessBits::all()).done().access, AccessBits::empty());
+    assert_eq!(may(&fixture.nfs, &file), (true, true));
+    // In a directory that only root searches, not even a name is found.
+    let dir = fixture.nfs.mkdir(&fixture.root, b"private", mode(0o700)).done().handle();
+    fixture.file_in(&dir, "inner", b"");
+    user.lookup(&dir, b"inner").failed(Status::Acces);
+    user.lookup(&dir, b"nothing").failed(Status::Acces);
+});
 
-#[test]
-fn the_mode_decides_for_owner_group_and_others() {
-    on_each(|fixture| {
-        let file = owned(fixture, "file", 1000, 1000, 0o640);
-        let group = fixture.nfs.as_caller(Caller::with_groups(2000, 1000, &[]));
-        assert_eq!(may(&fixture.as_user(1000), &file), (true, true));
-        assert_eq!(may(&group, &file), (true, false));
-        assert_eq!(may(&fixture.as_user(3000), &file), (false, false));
-        // Effective at once, despite cached permissions.
-        fixture.nfs.setattr(&file, mode(0o606), None).done();
-        assert_eq!(may(&group, &file), (false, false));
-        assert_eq!(may(&fixture.as_user(3000), &file), (true, true));
-    });
-}
+on_each!(the_mode_decides_for_owner_group_and_others, |fixture| {
+    let file = owned(fixture, "file", 1000, 1000, 0o640);
+    let group = fixture.nfs.as_caller(Caller::with_groups(2000, 1000, &[]));
+    assert_eq!(may(&fixture.as_user(1000), &file), (true, true));
+    assert_eq!(may(&group, &file), (true, false));
+    assert_eq!(may(&fixture.as_user(3000), &file), (false, false));
+    // Effective at once, despite cached permissions.
+    fixture.nfs.setattr(&file, mode(0o606), None).done();
+    assert_eq!(may(&group, &file), (false, false));
+    assert_eq!(may(&fixture.as_user(3000), &file), (true, true));
+});
 
-/// Tests RFC 1813 §4.4: the owner may have opened the file before its mode was changed.
-#[test]
-fn owner_reads_and_writes_despite_the_mode() {
-    on_each(|fixture| {
-        let file = owned(fixture, "file", 1000, 1000, 0);
-        assert_eq!(may(&fixture.as_user(1000), &file), (true, true));
-        assert_eq!(may(&fixture.as_user(2000), &file), (false, false));
-        let cut = Sattr3 { size: Some(3), ..Sattr3::default() };
-        fixture.as_user(1000).setattr(&file, cut, None).done();
-        // ACCESS, which a client calls upon open, reports the mode's permissions.
-        let access = fixture.as_user(1000).access(&file, AccessBits::all()).done().access;
-        assert_eq!(access, AccessBits::empty());
-    });
-}
+// Tests RFC 1813 §4.4: the owner may have opened the file before its mode was changed.
+on_each!(owner_reads_and_writes_despite_the_mode, |fixture| {
+    let file = owned(fixture, "file", 1000, 1000, 0);
+    assert_eq!(may(&fixture.as_user(1000), &file), (true, true));
+    assert_eq!(may(&fixture.as_user(2000), &file), (false, false));
+    let cut = Sattr3 { size: Some(3), ..Sattr3::default() };
+    fixture.as_user(1000).setattr(&file, cut, None).done();
+    // ACCESS, which a client calls upon open, reports the mode's permissions.
+    let access = fixture.as_user(1000).access(&file, AccessBits::all()).done().access;
+    assert_eq!(access, AccessBits::empty());
+});
 
-/// Tests RFC 1813 §4.4: a client's kernel pages a program in by READ.
-#[test]
-fn execute_permission_allows_reading() {
-    on_each(|fixture| {
-        let file = owned(fixture, "file", 0, 0, 0o711);
-        assert_eq!(may(&fixture.as_user(1000), &file), (true, false));
-    });
-}
+// Tests RFC 1813 §4.4: a client's kernel pages a program in by READ.
+on_each!(execute_permission_allows_reading, |fixture| {
+    let file = owned(fixture, "file", 0, 0, 0o711);
+    assert_eq!(may(&fixture.as_user(1000), &file), (true, false));
+});
 
-#[test]
-fn all_sixteen_groups_count() {
-    on_each(|fixture| {
-        let file = owned(fixture, "file", 0, 5016, 0o660);
-        let groups: Vec<u32> = (5001..=5016).collect();
-        let sixteen = fixture.nfs.as_caller(Caller::with_groups(1000, 1000, &groups));
-        assert_eq!(may(&sixteen, &file), (true, true));
-        let fifteen = fixture.nfs.as_caller(Caller::with_groups(1000, 1000, &groups[..15]));
-        assert_eq!(may(&fifteen, &file), (false, false));
-    });
-}
+on_each!(all_sixteen_groups_count, |fixture| {
+    let file = owned(fixture, "file", 0, 5016, 0o660);
+    let groups: Vec<u32> = (5001..=5016).collect();
+    let sixteen = fixture.nfs.as_caller(Caller::with_groups(1000, 1000, &groups));
+    assert_eq!(may(&sixteen, &file), (true, true));
+    let fifteen = fixture.nfs.as_caller(Caller::with_groups(1000, 1000, &groups[..15]));
+    assert_eq!(may(&fifteen, &file), (false, false));
+});
 
-#[test]
-fn auth_none_callers_are_anonymous() {
-    on_each(|fixture| {
-        let anonymous = fixture.nfs.as_caller(Caller::Anonymous);
-        assert_eq!(may(&anonymous, &owned(fixture, "private", 0, 0, 0o600)), (false, false));
-        assert_eq!(may(&anonymous, &owned(fixture, "theirs", 65_534, 65_534, 0o600)), (true, true));
-        let dir = fixture.nfs.mkdir(&fixture.root, b"open", mode(0o777)).done().handle();
-        let new = anonymous.create(&dir, b"file", CreateHow::Guarded(mode(0o644))).done();
-        let attr = new.attributes.expect("attributes");
-        assert_eq!((attr.uid, attr.gid), (65_534, 65_534));
-    });
-}
+on_each!(auth_none_callers_are_anonymous, |fixture| {
+    let anonymous = fixture.nfs.as_caller(Caller::Anonymous);
+    assert_eq!(may(&anonymous, &owned(fixture, "private", 0, 0, 0o600)), (false, false));
+    assert_eq!(may(&anonymous, &owned(fixture, "theirs", 65_534, 65_534, 0o600)), (true, true));
+    let dir = fixture.nfs.mkdir(&fixture.root, b"open", mode(0o777)).done().handle();
+    let new = anonymous.create(&dir, b"file", CreateHow::Guarded(mode(0o644))).done();
+    let attr = new.attributes.expect("attributes");
+    assert_eq!((attr.uid, attr.gid), (65_534, 65_534));
+});
 
 /// Starts a server that squashes callers, with files of root, of user 1000, and of nobody.
 fn squashed(squash: Squash) -> (Fixture, [FileHandleBuf; 3]) {
@@ -123,9 +105,7 @@ fn squashed(squash: Squash) -> (Fixture, [FileHandleBuf; 3]) {
     let files = [("root", 0), ("user", 1000), ("anonymous", squash.anonymous_uid)]
         .map(|(name, uid)| owned(&before, name, uid, uid, 0o600));
     before.nfs.setattr(&before.root, mode(0o777), None).done();
-    let mut plan = Plan::over(memory).squashing(squash);
-    plan.keys = keys;
-    (Fixture::new(plan, None), files)
+    (Fixture::new(Plan { keys, ..Plan::over(memory).squashing(squash) }, None), files)
 }
 
 /// Returns the owner of a file that this client creates.
@@ -205,9 +185,8 @@ fn local_user() -> (u32, u32) {
 #[test]
 fn looked_up_groups_replace_those_of_the_credential() {
     let (uid, gid) = local_user();
-    let mut plan = Plan::over(Arc::new(Memory::default()));
-    plan.groups = Some(Groups::new());
-    let fixture = Fixture::new(plan, None);
+    let memory = Arc::new(Memory::default());
+    let fixture = Fixture::new(Plan { groups: Some(Groups::new()), ..Plan::over(memory) }, None);
     let file = owned(&fixture, "file", 0, gid, 0o660);
     let told = fixture.nfs.as_caller(Caller::with_groups(uid, 77_777, &[]));
     assert_eq!(may(&told, &file), (true, true), "user {uid} is of group {gid}");
@@ -215,24 +194,20 @@ fn looked_up_groups_replace_those_of_the_credential() {
     let claimed = fixture.nfs.as_caller(Caller::with_groups(uid, 77_777, &[66_666]));
     assert_eq!(may(&claimed, &other), (false, false), "user {uid} is not of group 66666");
     // Without look-up the credential's groups apply.
-    let fixture = Fixture::new(Plan::over(Arc::new(Memory::default())), None);
+    let fixture = Fixture::in_memory();
     let file = owned(&fixture, "file", 0, gid, 0o660);
     assert_eq!(may(&fixture.nfs.as_caller(Caller::with_groups(uid, 77_777, &[])), &file), (false, false));
 }
 
-#[test]
-fn a_sticky_directory_protects_its_entries() {
-    on_each(|fixture| {
-        let dir = fixture.nfs.mkdir(&fixture.root, b"dir", mode(0o1777)).done().handle();
-        let (one, other) = (fixture.as_user(1000), fixture.as_user(2000));
-        one.create(&dir, b"file", CreateHow::Guarded(mode(0o666))).done();
-        for reply in [other.remove(&dir, b"file").status(), other.rename(&dir, b"file", &dir, b"x").status()]
-        {
-            assert!(matches!(reply, Some(Status::Perm | Status::Acces)), "{reply:?}");
-        }
-        match one.remove(&dir, b"file") {
-            Reply::Ok(_) => {}
-            Reply::Failed(status, _) => panic!("one's own file: {status:?}"),
-        }
-    });
-}
+on_each!(a_sticky_directory_protects_its_entries, |fixture| {
+    let dir = fixture.nfs.mkdir(&fixture.root, b"dir", mode(0o1777)).done().handle();
+    let (one, other) = (fixture.as_user(1000), fixture.as_user(2000));
+    one.create(&dir, b"file", CreateHow::Guarded(mode(0o666))).done();
+    for reply in [other.remove(&dir, b"file").status(), other.rename(&dir, b"file", &dir, b"x").status()] {
+        assert!(matches!(reply, Some(Status::Perm | Status::Acces)), "{reply:?}");
+    }
+    match one.remove(&dir, b"file") {
+        Reply::Ok(_) => {}
+        Reply::Failed(status, _) => panic!("one's own file: {status:?}"),
+    }
+});

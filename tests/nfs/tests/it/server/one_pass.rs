@@ -8,6 +8,7 @@ use tombolo_back_memory::Memory;
 use tombolo_core::fs::{Export, Op};
 use tombolo_nfs_tests::client::{Expect, Nfs, mode};
 use tombolo_nfs_tests::fixture::{Fixture, local_dir};
+use tombolo_nfs_tests::on_each;
 use tombolo_nfs_tests::test_server::Plan;
 use tombolo_test_support::{Act, Scripted};
 use tombolo_wire_nfs3::args::StableHow;
@@ -41,45 +42,36 @@ fn write(nfs: &Nfs, file: &FileHandleBuf) -> Result<WccData, Status> {
     }
 }
 
-#[test]
-fn write_of_owner_or_root_is_one_pass() {
-    on_each(|fixture, operations, file| {
-        for client in [&fixture.as_user(1000), &fixture.nfs] {
-            // The first one opens the file and learns its owner.
-            write(client, file).expect("a write");
-            operations();
-            let wcc = write(client, file).expect("a write");
-            assert_eq!(operations(), [Op::Write]);
-            assert!(wcc.before.is_some() && wcc.after.is_some());
-        }
-    });
-}
-
-#[test]
-fn a_former_owner_is_refused_at_once() {
-    on_each(|fixture, operations, file| {
-        let user = fixture.as_user(1000);
-        write(&user, file).expect("a write");
-        write(&user, file).expect("a write");
-        fixture.nfs.setattr(file, Sattr3 { mode: Some(0o600), ..owner(1001) }, None).done();
-        assert_eq!(write(&user, file), Err(Status::Acces));
-        fixture.nfs.setattr(file, mode(0o666), None).done();
-        write(&user, file).expect("a write by leave of the mode");
+on_each!(write_of_owner_or_root_is_one_pass, |fixture, operations, file| {
+    for client in [&fixture.as_user(1000), &fixture.nfs] {
+        // The first one opens the file and learns its owner.
+        write(client, file).expect("a write");
         operations();
-        write(&user, file).expect("a write by leave of the mode");
-        assert!(operations().contains(&Op::Getattr), "not the owner: the mode is looked at");
-    });
-}
+        let wcc = write(client, file).expect("a write");
+        assert_eq!(operations(), [Op::Write]);
+        assert!(wcc.before.is_some() && wcc.after.is_some());
+    }
+});
 
-#[test]
-fn a_write_to_a_removed_file_is_stale() {
-    on_each(|fixture, _, file| {
-        let user = fixture.as_user(1000);
-        write(&user, file).expect("a write");
-        fixture.nfs.remove(&fixture.root, b"file").done();
-        assert_eq!(write(&user, file), Err(Status::Stale));
-    });
-}
+on_each!(a_former_owner_is_refused_at_once, |fixture, operations, file| {
+    let user = fixture.as_user(1000);
+    write(&user, file).expect("a write");
+    write(&user, file).expect("a write");
+    fixture.nfs.setattr(file, Sattr3 { mode: Some(0o600), ..owner(1001) }, None).done();
+    assert_eq!(write(&user, file), Err(Status::Acces));
+    fixture.nfs.setattr(file, mode(0o666), None).done();
+    write(&user, file).expect("a write by leave of the mode");
+    operations();
+    write(&user, file).expect("a write by leave of the mode");
+    assert!(operations().contains(&Op::Getattr), "not the owner: the mode is looked at");
+});
+
+on_each!(a_write_to_a_removed_file_is_stale, |fixture, _, file| {
+    let user = fixture.as_user(1000);
+    write(&user, file).expect("a write");
+    fixture.nfs.remove(&fixture.root, b"file").done();
+    assert_eq!(write(&user, file), Err(Status::Stale));
+});
 
 /// Removes the file on the host without the server's knowledge; the server's descriptor stays open.
 #[test]

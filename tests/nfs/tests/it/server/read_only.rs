@@ -20,9 +20,7 @@ fn fixture() -> (Fixture, FileHandleBuf) {
     let file = before.file("file", b"kept");
     before.dir("dir");
     let inner: Arc<dyn Export> = memory;
-    let mut plan = Plan::over(Arc::new(readonly::over(inner)));
-    plan.keys = keys;
-    (Fixture::new(plan, None), file)
+    (Fixture::new(Plan { keys, ..Plan::over(Arc::new(readonly::over(inner))) }, None), file)
 }
 
 #[test]
