@@ -95,7 +95,7 @@ impl NfsExport {
     ) -> std::result::Result<Self, MountError> {
         let reserved_port = options.rpc.reserved_port;
         let (handle, mount) = mounting::root(&endpoint, path, reserved_port).await?;
-        let program = mounting::nfs_endpoint(&endpoint).await?;
+        let program = mounting::endpoint_of(&endpoint, mounting::NFS).await?;
         let probe = program.start_probe_after(&mount, mounting::NFS, reserved_port)?;
         let label = endpoint.label(path);
         let probing = Nfs::new(probe, &label, UNKNOWN);

@@ -135,18 +135,13 @@ const MOUNT: (u32, u32) = (mount::PROGRAM, mount::VERSION);
 /// Name of the MOUNT program in errors, by which [`ask`] chooses the credentials too.
 const MOUNT_SERVICE: &str = "the MOUNT service";
 
-/// Returns the endpoint of the NFS program. Asks the portmapper for its port if that is not configured.
-pub(crate) async fn nfs_endpoint(endpoint: &Endpoint) -> Result<ProgramEndpoint<'_>, MountError> {
+/// Returns the endpoint of NFS or MOUNT. Asks the portmapper for its port if that is not configured.
+pub(crate) async fn endpoint_of(
+    endpoint: &Endpoint,
+    program: (u32, u32),
+) -> Result<ProgramEndpoint<'_>, MountError> {
     match endpoint {
-        Endpoint::Network(server) => Ok(ProgramEndpoint::Port(server, nfs_port(server).await?)),
-        Endpoint::Links(route) => Ok(ProgramEndpoint::Links(route)),
-        Endpoint::Tunnel(tunnel) => Ok(ProgramEndpoint::Tunnel(tunnel)),
-    }
-}
-
-async fn mount_endpoint(endpoint: &Endpoint) -> Result<ProgramEndpoint<'_>, MountError> {
-    match endpoint {
-        Endpoint::Network(server) => Ok(ProgramEndpoint::Port(server, mount_port(server).await?)),
+        Endpoint::Network(server) => Ok(ProgramEndpoint::Port(server, port(server, program).await?)),
         Endpoint::Links(route) => Ok(ProgramEndpoint::Links(route)),
         Endpoint::Tunnel(tunnel) => Ok(ProgramEndpoint::Tunnel(tunnel)),
     }
@@ -195,7 +190,10 @@ impl ProgramEndpoint<'_> {
         reserved_port: Option<bool>,
     ) -> Result<RpcClient, MountError> {
         match self {
-            ProgramEndpoint::Port(server, port) => probe(server, port, program, reserved_port),
+            ProgramEndpoint::Port(server, _) => {
+                let label = server.to_string();
+                self.start(program, RpcOptions { reserved_port, label, ..probe_options(server.transport) })
+            }
             ProgramEndpoint::Links(route) => {
                 let label = route.label().to_string();
                 self.start(program, RpcOptions { label, ..probe_options(Transport::Tcp) })
@@ -226,46 +224,22 @@ impl ProgramEndpoint<'_> {
 }
 
 fn probe_options(transport: Transport) -> RpcOptions {
-    RpcOptions {
-        recovery: Recovery::Soft,
-        timeout: PROBE_TIMEOUT,
-        retries: 0,
-        interrupts: Interrupts::Always,
-        ..RpcOptions::of(transport)
-    }
-}
-
-/// Creates a client of one of a server's programs with the short timeouts of a mount's calls.
-fn probe(
-    server: &Server,
-    port: u16,
-    (program, version): (u32, u32),
-    reserved_port: Option<bool>,
-) -> Result<RpcClient, MountError> {
-    let target = Target { address: server.at(port), transport: server.transport, program, version };
-    let (label, tls) = (server.to_string(), server.tls.clone());
-    let options = RpcOptions { reserved_port, label, tls, ..probe_options(server.transport) };
-    let options = match server.transport {
-        Transport::Udp => RpcOptions { timeout: Duration::from_millis(700), retries: 3, ..options },
-        Transport::Tcp => options,
+    let (timeout, retries) = match transport {
+        Transport::Udp => (Duration::from_millis(700), 3),
+        Transport::Tcp => (PROBE_TIMEOUT, 0),
     };
-    RpcClient::start(target, options).map_err(MountError::Start)
+    let (recovery, interrupts) = (Recovery::Soft, Interrupts::Always);
+    RpcOptions { recovery, timeout, retries, interrupts, ..RpcOptions::of(transport) }
 }
 
-/// Returns the port of NFS: the configured one, or the portmapper's.
-async fn nfs_port(server: &Server) -> Result<u16, MountError> {
-    match server.ports {
-        Ports::One(port) | Ports::Two { nfs: port, .. } | Ports::Portmapper { nfs: Some(port) } => Ok(port),
-        Ports::Portmapper { nfs: None } => {
-            ask_portmapper(server, (tombolo_wire_nfs3::PROGRAM, tombolo_wire_nfs3::VERSION), "NFS").await
-        }
-    }
-}
-
-async fn mount_port(server: &Server) -> Result<u16, MountError> {
-    match server.ports {
-        Ports::One(port) | Ports::Two { mount: port, .. } => Ok(port),
-        Ports::Portmapper { .. } => ask_portmapper(server, (mount::PROGRAM, mount::VERSION), "MOUNT").await,
+/// Returns the port of NFS or MOUNT: the configured one, or the portmapper's.
+async fn port(server: &Server, program: (u32, u32)) -> Result<u16, MountError> {
+    match (server.ports, program) {
+        (Ports::One(port), _)
+        | (Ports::Two { mount: port, .. }, MOUNT)
+        | (Ports::Two { nfs: port, .. } | Ports::Portmapper { nfs: Some(port) }, NFS) => Ok(port),
+        (_, MOUNT) => ask_portmapper(server, MOUNT, "MOUNT").await,
+        _ => ask_portmapper(server, NFS, "NFS").await,
     }
 }
 
@@ -279,7 +253,8 @@ async fn ask_portmapper(
         Transport::Tcp => Protocol::Tcp,
         Transport::Udp => Protocol::Udp,
     };
-    let rpc = probe(server, portmap::PORT, (portmap::PROGRAM, portmap::VERSION), Some(false))?;
+    let endpoint = ProgramEndpoint::Port(server, portmap::PORT);
+    let rpc = endpoint.start_probe((portmap::PROGRAM, portmap::VERSION), Some(false))?;
     let mapping = Mapping { program, version, protocol };
     let results = ask(&rpc, "the portmapper", portmap::GETPORT, |xdr| {
         xdr.value(&mapping);
@@ -302,7 +277,7 @@ pub(crate) async fn root(
     let Some(dir) = DirPath::new(path.as_bytes()) else {
         return Err(MountError::PathTooLong { server: name() });
     };
-    let rpc = mount_endpoint(endpoint).await?.start_probe(MOUNT, reserved_port)?;
+    let rpc = endpoint_of(endpoint, MOUNT).await?.start_probe(MOUNT, reserved_port)?;
     let procedure = mount::Procedure::Mnt.number();
     let results = ask(&rpc, MOUNT_SERVICE, procedure, |xdr| {
         xdr.value(&mount::Call::Mnt(dir));
@@ -326,7 +301,7 @@ pub(crate) async fn leave(
     reserved_port: Option<bool>,
 ) -> Result<(), MountError> {
     let Some(dir) = DirPath::new(path.as_bytes()) else { return Ok(()) };
-    let rpc = mount_endpoint(endpoint).await?.start_probe(MOUNT, reserved_port)?;
+    let rpc = endpoint_of(endpoint, MOUNT).await?.start_probe(MOUNT, reserved_port)?;
     ask(&rpc, MOUNT_SERVICE, mount::Procedure::Umnt.number(), |xdr| {
         xdr.value(&mount::Call::Umnt(dir));
     })
@@ -339,7 +314,7 @@ pub(crate) async fn exports(
     endpoint: &Endpoint,
     reserved_port: Option<bool>,
 ) -> Result<Vec<Vec<u8>>, MountError> {
-    let rpc = mount_endpoint(endpoint).await?.start_probe(MOUNT, reserved_port)?;
+    let rpc = endpoint_of(endpoint, MOUNT).await?.start_probe(MOUNT, reserved_port)?;
     let results = ask(&rpc, MOUNT_SERVICE, mount::Procedure::Export.number(), |_| ()).await?;
     let list: ExportReply<'_> = decoded(endpoint, MOUNT_SERVICE, &results)?;
     Ok(list.into_iter().map(|export| export.path.as_bytes().to_vec()).collect())

@@ -19,6 +19,9 @@ impl From<LookupOk<'_>> for Found {
     }
 }
 
+/// Reply to CREATE, MKDIR, SYMLINK and MKNOD.
+pub(crate) type NewReply = Reply<New, WccData>;
+
 /// Result of CREATE, MKDIR, SYMLINK and MKNOD.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct New {
@@ -47,6 +50,9 @@ impl From<ReadlinkOk<'_>> for Target {
         Self { attributes: ok.attributes, target: ok.target.to_vec() }
     }
 }
+
+/// Reply to READDIR and READDIRPLUS.
+pub(crate) type ListingReply = Reply<Listing, PostOpAttr>;
 
 /// A page of a directory, from READDIR, READDIRPLUS or LIST.
 #[derive(Clone, Debug)]
@@ -135,8 +141,13 @@ fn good(handle: FileHandle<'_>) -> Option<FileHandleBuf> {
 
 /// Converts the results of a successful reply to an owned type.
 pub(super) fn owned<T, U: From<T>, F>(reply: Reply<T, F>) -> Reply<U, F> {
+    with(reply, U::from)
+}
+
+/// Converts the results of a successful reply.
+pub(super) fn with<T, U, F>(reply: Reply<T, F>, convert: impl FnOnce(T) -> U) -> Reply<U, F> {
     match reply {
-        Reply::Ok(results) => Reply::Ok(results.into()),
+        Reply::Ok(results) => Reply::Ok(convert(results)),
         Reply::Failed(status, rest) => Reply::Failed(status, rest),
     }
 }

@@ -10,10 +10,7 @@ mod data;
 mod names;
 mod side;
 
-use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use tombolo_core::{Error, Result};
@@ -24,9 +21,10 @@ use tombolo_wire_rpc::MACHINE_BYTES_MAX;
 use tombolo_wire_xdr::Result as XdrResult;
 
 use crate::caller::Caller;
+use crate::data::unless_interrupted;
 use crate::failure::Failure;
 
-pub(crate) use answers::{Listing, New, Registration};
+pub(crate) use answers::{Listing, NewReply, Registration};
 pub(crate) use data::{ReadPiece, WritePiece};
 pub(crate) use side::{Extent, LISTING_ACCESS, ListedDir, Subtree};
 
@@ -63,9 +61,17 @@ impl std::fmt::Debug for Nfs {
 
 /// Returns the successful results, or the failure as an error of the waist.
 pub(crate) fn answered<T, F>(reply: Reply<T, F>) -> Result<T> {
+    answered_or(reply, drop)
+}
+
+/// Returns the successful results, or the failure as an error of the waist after a look at its contents.
+pub(crate) fn answered_or<T, F>(reply: Reply<T, F>, look: impl FnOnce(F)) -> Result<T> {
     match reply {
         Reply::Ok(results) => Ok(results),
-        Reply::Failed(status, _) => Err(status::from_status(status)),
+        Reply::Failed(status, contents) => {
+            look(contents);
+            Err(status::from_status(status))
+        }
     }
 }
 
@@ -181,15 +187,8 @@ impl Nfs {
         if caller.deadline.is_some_and(|deadline| self.rpc.now() + *pause > deadline) {
             return Err(Error::TimedOut);
         }
-        let mut sleep = pin!(self.rpc.sleep(*pause));
-        let mut raised = pin!(caller.interrupt.raised());
+        let sleep = self.rpc.sleep(*pause);
         *pause = pause.saturating_mul(2).min(LATER.1);
-        poll_fn(|context| {
-            if raised.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Err(Error::Interrupted));
-            }
-            sleep.as_mut().poll(context).map(Ok)
-        })
-        .await
+        unless_interrupted(caller.interrupt.raised(), sleep).await
     }
 }

@@ -5,15 +5,13 @@ use tombolo_wire_nfs3::args::{
     CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs, MknodKind, ReaddirArgs,
     ReaddirplusArgs, RenameArgs, SymlinkArgs,
 };
-use tombolo_wire_nfs3::listing::{ReaddirReply, ReaddirplusReply};
-use tombolo_wire_nfs3::results::{
-    CreateReply, LinkReply, LookupReply, ReadlinkReply, RemoveReply, RenameReply,
-};
-use tombolo_wire_nfs3::{Call, Cookie3, CookieVerifier, FileHandleBuf, PostOpAttr, Reply, Sattr3, WccData};
+use tombolo_wire_nfs3::listing::{ReaddirOk, ReaddirplusOk};
+use tombolo_wire_nfs3::results::{CreateOk, LinkReply, LookupReply, ReadlinkOk, RemoveReply, RenameReply};
+use tombolo_wire_nfs3::{Call, Cookie3, CookieVerifier, FileHandleBuf, PostOpAttr, Reply, Sattr3};
 use tombolo_wire_xdr::{Decode, Decoder, Error as XdrError, Result as XdrResult};
 
 use super::Nfs;
-use super::answers::{Found, Listing, New, Target, owned};
+use super::answers::{Found, ListingReply, NewReply, Target, owned};
 use crate::caller::Caller;
 
 /// Decodes results; trailing bytes are ignored.
@@ -32,9 +30,8 @@ fn found(results: &[u8]) -> XdrResult<Reply<Found, PostOpAttr>> {
     Ok(owned(reply))
 }
 
-fn made(results: &[u8]) -> XdrResult<Reply<New, WccData>> {
-    let reply: CreateReply<'_> = Decoder::new(results).value()?;
-    Ok(owned(reply))
+fn made(results: &[u8]) -> XdrResult<NewReply> {
+    Decoder::new(results).value().map(owned::<CreateOk<'_>, _, _>)
 }
 
 /// A name in a directory.
@@ -56,62 +53,41 @@ impl Nfs {
         caller: &Caller,
         link: FileHandleBuf,
     ) -> Result<Reply<Target, PostOpAttr>> {
-        let read = |results: &[u8]| {
-            let reply: ReadlinkReply<'_> = Decoder::new(results).value()?;
-            Ok(owned(reply))
-        };
+        let read = |results: &[u8]| Decoder::new(results).value().map(owned::<ReadlinkOk<'_>, _, _>);
         self.ask(caller, Call::Readlink(link.as_handle()), read).await
     }
 
     /// Calls CREATE (§3.3.8).
-    pub(crate) async fn create(
-        &self,
-        caller: &Caller,
-        at: DirOp<'_>,
-        how: CreateHow,
-    ) -> Result<Reply<New, WccData>> {
+    pub(crate) async fn create(&self, caller: &Caller, at: DirOp<'_>, how: CreateHow) -> Result<NewReply> {
         self.ask(caller, Call::Create(CreateArgs { location: dir_op_args(&at), how }), made).await
     }
 
     /// Calls MKDIR (§3.3.9).
-    pub(crate) async fn mkdir(
-        &self,
-        caller: &Caller,
-        at: DirOp<'_>,
-        attributes: Sattr3,
-    ) -> Result<Reply<New, WccData>> {
+    pub(crate) async fn mkdir(&self, caller: &Caller, at: DirOp<'_>, attributes: Sattr3) -> Result<NewReply> {
         self.ask(caller, Call::Mkdir(MkdirArgs { location: dir_op_args(&at), attributes }), made).await
     }
 
     /// Calls SYMLINK (§3.3.10).
-    pub(crate) async fn symlink(
-        &self,
-        caller: &Caller,
-        at: DirOp<'_>,
-        target: &[u8],
-    ) -> Result<Reply<New, WccData>> {
+    pub(crate) async fn symlink(&self, caller: &Caller, at: DirOp<'_>, target: &[u8]) -> Result<NewReply> {
         let args = SymlinkArgs { location: dir_op_args(&at), attributes: Sattr3::default(), target };
         self.ask(caller, Call::Symlink(args), made).await
     }
 
     /// Calls MKNOD (§3.3.11).
-    pub(crate) async fn mknod(
-        &self,
-        caller: &Caller,
-        at: DirOp<'_>,
-        what: MknodKind,
-    ) -> Result<Reply<New, WccData>> {
+    pub(crate) async fn mknod(&self, caller: &Caller, at: DirOp<'_>, what: MknodKind) -> Result<NewReply> {
         self.ask(caller, Call::Mknod(MknodArgs { location: dir_op_args(&at), what }), made).await
     }
 
-    /// Calls REMOVE (§3.3.12).
-    pub(crate) async fn remove(&self, caller: &Caller, at: DirOp<'_>) -> Result<RemoveReply> {
-        self.ask(caller, Call::Remove(dir_op_args(&at)), all_of).await
-    }
-
-    /// Calls RMDIR (§3.3.13).
-    pub(crate) async fn rmdir(&self, caller: &Caller, at: DirOp<'_>) -> Result<RemoveReply> {
-        self.ask(caller, Call::Rmdir(dir_op_args(&at)), all_of).await
+    /// Calls REMOVE (§3.3.12) or RMDIR (§3.3.13).
+    pub(crate) async fn remove(
+        &self,
+        caller: &Caller,
+        at: DirOp<'_>,
+        is_directory: bool,
+    ) -> Result<RemoveReply> {
+        let args = dir_op_args(&at);
+        let call = if is_directory { Call::Rmdir(args) } else { Call::Remove(args) };
+        self.ask(caller, call, all_of).await
     }
 
     /// Calls RENAME (§3.3.14).
@@ -142,12 +118,9 @@ impl Nfs {
         caller: &Caller,
         dir: FileHandleBuf,
         (cookie, verifier): (Cookie3, CookieVerifier),
-    ) -> Result<Reply<Listing, PostOpAttr>> {
+    ) -> Result<ListingReply> {
         let args = ReaddirArgs { dir: dir.as_handle(), cookie, verifier, count: self.sizes().listing };
-        let read = |results: &[u8]| {
-            let reply: ReaddirReply<'_> = Decoder::new(results).value()?;
-            Ok(owned(reply))
-        };
+        let read = |results: &[u8]| Decoder::new(results).value().map(owned::<ReaddirOk<'_>, _, _>);
         self.ask(caller, Call::Readdir(args), read).await
     }
 
@@ -157,15 +130,12 @@ impl Nfs {
         caller: &Caller,
         dir: FileHandleBuf,
         (cookie, verifier): (Cookie3, CookieVerifier),
-    ) -> Result<Reply<Listing, PostOpAttr>> {
+    ) -> Result<ListingReply> {
         let maxcount = self.sizes().listing;
         // Entries without attributes and handles are smaller than whole ones, so only `maxcount` limits the
         // page.
         let args = ReaddirplusArgs { dir: dir.as_handle(), cookie, verifier, dircount: maxcount, maxcount };
-        let read = |results: &[u8]| {
-            let reply: ReaddirplusReply<'_> = Decoder::new(results).value()?;
-            Ok(owned(reply))
-        };
+        let read = |results: &[u8]| Decoder::new(results).value().map(owned::<ReaddirplusOk<'_>, _, _>);
         self.ask(caller, Call::Readdirplus(args), read).await
     }
 }

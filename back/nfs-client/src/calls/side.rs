@@ -15,7 +15,7 @@ use tombolo_wire_nfs3::{
 };
 use tombolo_wire_xdr::{Decode, Decoder, Encoder, Error as XdrError, List, Result as XdrResult};
 
-use super::answers::{Listing, owned};
+use super::answers::{Listing, with};
 use super::data::{WritePiece, read_data};
 use super::names::all_of;
 use super::{LATER, Nfs};
@@ -100,11 +100,8 @@ impl Nfs {
         let Some(RpcReply { results, .. }) = self.side(caller, Call::Digests(args), |_| {}).await? else {
             return Ok(Reply::Failed(Status::NotSupp, None));
         };
-        let reply = match DigestsReply::decode(&mut Decoder::new(&results)) {
-            Ok(Reply::Ok(ok)) => Ok(Reply::Ok((ok.attributes, ok.digests.to_vec()))),
-            Ok(Reply::Failed(status, attributes)) => Ok(Reply::Failed(status, attributes)),
-            Err(error) => Err(error),
-        };
+        let reply = DigestsReply::decode(&mut Decoder::new(&results));
+        let reply = reply.map(|reply| with(reply, |ok| (ok.attributes, ok.digests.to_vec())));
         self.rpc.recycle(results);
         self.read(Procedure::Read, reply)
     }
@@ -240,9 +237,8 @@ fn subtree(results: &[u8]) -> XdrResult<Reply<Subtree, PostOpAttr>> {
     let reply = ListReply::decode(&mut Decoder::new(results))?;
     let mut dirs = reply.into_iter();
     let top = dirs.next().ok_or(XdrError::Short { missing_bytes: 1 })?;
-    let listed = |dir: side::ListedDir<'_>| match owned(dir.page) {
-        Reply::Ok(listing) => Reply::Ok(ListedDir { dir: dir.dir.to_owned(), access: dir.access, listing }),
-        Reply::Failed(status, attributes) => Reply::Failed(status, attributes),
+    let listed = |side::ListedDir { dir, access, page }: side::ListedDir<'_>| {
+        with(page, |page| ListedDir { dir: dir.to_owned(), access, listing: page.into() })
     };
     let top = match listed(top) {
         Reply::Ok(top) => top,

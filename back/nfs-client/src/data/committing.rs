@@ -25,10 +25,7 @@ pub(crate) fn settle<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &C
         return Answer::ok(());
     }
     let (file, interruption) = (file.clone(), server.interruption(caller));
-    Answer::later(unless_interrupted(interruption, async move {
-        file.answered(seq).await;
-        Ok(())
-    }))
+    Answer::later(unless_interrupted(interruption, async move { file.answered(seq).await }))
 }
 
 /// Waits until all writes so far are on stable storage. Fails with a loss that was not reported before, or
@@ -45,10 +42,10 @@ pub(crate) fn commit<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &C
     }
     let (file, interruption) = (file.clone(), server.interruption(caller));
     let (server, node) = (server.clone(), node.clone());
-    Answer::later(unless_interrupted(interruption, async move {
-        make_stable(&server, &node, &file, seq).await?;
+    Answer::later(async move {
+        unless_interrupted(interruption, make_stable(&server, &node, &file, seq)).await??;
         file.update(|state| state.losses.report(seen))
-    }))
+    })
 }
 
 async fn make_stable<S: Server>(
@@ -61,7 +58,7 @@ async fn make_stable<S: Server>(
         // One COMMIT at a time: a COMMIT sent before the last WRITE was answered does not cover that WRITE.
         file.until(|state| {
             let waits = state.dirty.has_pending(seq) || state.is_committing || state.pauses > 0;
-            (!waits || !has_any(state, seq)).then_some(())
+            !waits || !has_any(state, seq)
         })
         .await;
         if !file.look(|state| has_any(state, seq)) {
@@ -132,9 +129,9 @@ pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Ca
     }
     Answer::later(unless_interrupted(interruption, async move {
         loop {
-            file.until(|state| may_pause(state).then_some(())).await;
+            file.until(may_pause).await;
             if let Some(seq) = begin(&file) {
-                return Ok(Paused { server, node, seq });
+                return Paused { server, node, seq };
             }
         }
     }))

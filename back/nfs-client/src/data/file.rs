@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 use tombolo_core::{Error, Result, lock};
 use tombolo_mem::Source;
@@ -117,21 +117,17 @@ impl FileState {
         look(&lock(&self.0))
     }
 
-    /// Waits until `check`, which is called after each change, returns a value.
-    pub(super) async fn until<T>(&self, mut check: impl FnMut(&State) -> Option<T>) -> T {
+    /// Waits until `check`, which is called after each change, returns `true`.
+    pub(super) async fn until(&self, check: impl Fn(&State) -> bool) {
         poll_fn(|context| {
             let mut state = lock(&self.0);
-            match check(&state) {
-                Some(result) => Poll::Ready(result),
-                None => {
-                    if !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
-                        state.wakers.push(context.waker().clone());
-                    }
-                    Poll::Pending
-                }
+            if check(&state) {
+                return Poll::Ready(());
             }
+            wake_later(&mut state.wakers, context);
+            Poll::Pending
         })
-        .await
+        .await;
     }
 
     /// Waits until at most this many bytes wait to be sent.
@@ -142,9 +138,7 @@ impl FileState {
                 return Poll::Ready(());
             }
             state.writers.0 = waiting_bytes_max;
-            if !state.writers.1.iter().any(|waker| waker.will_wake(context.waker())) {
-                state.writers.1.push(context.waker().clone());
-            }
+            wake_later(&mut state.writers.1, context);
             Poll::Pending
         })
         .await;
@@ -152,7 +146,7 @@ impl FileState {
 
     /// Waits until all writes before `seq` are answered.
     pub(super) async fn answered(&self, seq: WriteSeq) {
-        self.until(|state| (!state.dirty.has_pending(seq)).then_some(())).await;
+        self.until(|state| !state.dirty.has_pending(seq)).await;
     }
 
     /// Records a truncation after all writes before `seq`.
@@ -161,6 +155,12 @@ impl FileState {
             state.dirty.truncated(size, seq);
             state.readers.forget(&(size..u64::MAX));
         });
+    }
+}
+
+fn wake_later(wakers: &mut Vec<Waker>, context: &Context<'_>) {
+    if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+        wakers.push(context.waker().clone());
     }
 }
 
@@ -224,12 +224,12 @@ impl State {
 /// drop.
 pub(crate) async fn unless_interrupted<T>(
     interruption: impl Future<Output = ()>,
-    work: impl Future<Output = Result<T>>,
+    work: impl Future<Output = T>,
 ) -> Result<T> {
     let (mut interruption, mut work) = (pin!(interruption), pin!(work));
     poll_fn(|context| {
         if let Poll::Ready(result) = work.as_mut().poll(context) {
-            return Poll::Ready(result);
+            return Poll::Ready(Ok(result));
         }
         interruption.as_mut().poll(context).map(|()| Err(Error::Interrupted))
     })

@@ -321,11 +321,7 @@ impl<S: Server> Reading<S> {
             if let Some(plan) = plan.take().or_else(|| self.plan(seq)) {
                 break plan;
             }
-            let written = async {
-                let pending = |state: &State| state.dirty.has_pending_in(&self.range, seq);
-                self.file.until(|state| (!pending(state)).then_some(())).await;
-                Ok(())
-            };
+            let written = self.file.until(|state| !state.dirty.has_pending_in(&self.range, seq));
             // Data that a restarted server has lost are resent, so they may be in flight again after this
             // wait.
             unless_interrupted(self.server.interruption(&self.caller), written).await?;
@@ -393,11 +389,7 @@ impl<S: Server> Reading<S> {
 
     /// Waits for a read-ahead part, and reads directly what it lacks.
     async fn ahead(&self, id: AheadId, range: &Range<u64>) -> Result<ReadDone> {
-        let arrived = async {
-            let pending = |state: &State| matches!(self.look_up(state, id, range), Fetched::Pending);
-            self.file.until(|state| (!pending(state)).then_some(())).await;
-            Ok(())
-        };
+        let arrived = self.file.until(|state| !matches!(self.look_up(state, id, range), Fetched::Pending));
         unless_interrupted(self.server.interruption(&self.caller), arrived).await?;
         let here = self.file.look(|state| self.look_up(state, id, range)).ready(id, range);
         let done = here.map_or(ReadDone { count: 0, eof: false }, |here| self.copy(here));

@@ -191,17 +191,14 @@ impl<S: Server> Writing<S> {
         }
         if self.how.stability > Stability::Unstable {
             let file = self.file();
-            let seq = all_so_far(file);
-            let answered = async {
-                file.answered(seq).await;
-                file.update(|state| state.losses.report(self.seen))
-            };
+            let answered = file.answered(all_so_far(file));
             unless_interrupted(self.server.interruption(&self.caller), answered).await?;
+            file.update(|state| state.losses.report(self.seen))?;
         }
         Ok(self.written())
     }
 
-    async fn unstick(&self, stuck: Stuck) -> Result<()> {
+    async fn unstick(&self, stuck: Stuck) {
         match stuck {
             Stuck::Memory(len) => {
                 let budget = self.server.budget();
@@ -215,9 +212,8 @@ impl<S: Server> Writing<S> {
                 let piece_max = self.server.sizes().write_max.max(1);
                 self.file().queue_space(queue_bytes(piece_max) / 4).await;
             }
-            Stuck::Pause => self.file().until(|state| (state.pauses == 0).then_some(())).await,
+            Stuck::Pause => self.file().until(|state| state.pauses == 0).await,
         }
-        Ok(())
     }
 
     /// Returns the result, with the requested stability.

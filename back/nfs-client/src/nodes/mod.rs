@@ -12,4 +12,4 @@ mod table;
 
 pub(crate) use node::{DEPTH_MAX, Epoch, Location, Node};
 pub(crate) use pending_removal::PendingRemoval;
-pub(crate) use table::{CachedName, Nodes};
+pub(crate) use table::{CachedName, FoundBy, Nodes};

@@ -58,6 +58,14 @@ pub(crate) enum CachedName {
     Nothing,
 }
 
+/// Procedure that found a node.
+pub(crate) enum FoundBy {
+    /// A look-up, or a procedure that made the node, perhaps with a permit for it.
+    LookUp(Option<Permit>),
+    /// A listing.
+    Listing,
+}
+
 /// Maximum number of negative entries; then all of them are discarded.
 const ABSENT_MAX: usize = 1 << 16;
 
@@ -130,41 +138,23 @@ impl Nodes {
 
     /// Returns the node that a call made at `asked` found, cached or new, and counts a look-up. A handle of
     /// another file than before gets another number. A node evicted since the call may have changed: its
-    /// attributes are then expired. A new node takes `permit`, or reserves one.
+    /// attributes are then expired. A new node takes the permit, or reserves one. A listed one counts as such
+    /// until a look-up returns it.
     ///
     /// # Errors
     /// Fails if the session has too many nodes.
     pub(crate) fn enter(
         &self,
-        permit: Option<Permit>,
+        by: FoundBy,
         handle: FileHandleBuf,
         fattr: &Fattr3,
         asked: Instant,
         now: Instant,
     ) -> Result<Arc<Node>> {
-        self.enter_from(false, permit, (handle, fattr), asked, now)
-    }
-
-    /// Enters a node from a listing as [`Nodes::enter`] does, and counts it as listed until a look-up returns
-    /// it.
-    pub(crate) fn enter_listed(
-        &self,
-        handle: FileHandleBuf,
-        fattr: &Fattr3,
-        asked: Instant,
-        now: Instant,
-    ) -> Result<Arc<Node>> {
-        self.enter_from(true, None, (handle, fattr), asked, now)
-    }
-
-    fn enter_from(
-        &self,
-        listed: bool,
-        permit: Option<Permit>,
-        (handle, fattr): (FileHandleBuf, &Fattr3),
-        asked: Instant,
-        now: Instant,
-    ) -> Result<Arc<Node>> {
+        let (listed, permit) = match by {
+            FoundBy::LookUp(permit) => (false, permit),
+            FoundBy::Listing => (true, None),
+        };
         let mut guard = lock(&self.table);
         let table = &mut *guard;
         if let Some(id) = table.by_handle.get(&handle).copied()

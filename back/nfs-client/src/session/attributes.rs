@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tombolo_core::fs::{AccessMask, Attr, Change, File, FileType, NodeId, SetAttr, StatFs};
 use tombolo_core::{Error, Result};
 use tombolo_wire_nfs3::args::AccessBits;
-use tombolo_wire_nfs3::{Reply, attr, status};
+use tombolo_wire_nfs3::attr;
 
 use super::view::View;
 use crate::calls::answered;
@@ -44,28 +44,18 @@ impl View {
     /// Calls SETATTR. Writes are paused while it sets the size, so that none restores truncated data.
     pub(super) async fn set(&self, node: &Arc<Node>, set: &SetAttr) -> Result<(Attr, Change)> {
         let cut = match set.size {
-            Some(size) => {
-                let paused = data::pause(&self.session, node, &self.caller).resolve().await?;
-                Some((paused, size))
-            }
+            Some(size) => Some((data::pause(&self.session, node, &self.caller).resolve().await?, size)),
             None => None,
         };
         let asked = self.now();
         let (attributes, guard) = attr::sattr3(set);
         let call = |handle| self.session.nfs.setattr(&self.caller, handle, attributes, guard);
-        match self.on(node, call).await? {
-            Reply::Ok(wcc) => {
-                if let Some((paused, size)) = &cut {
-                    paused.truncated(*size);
-                }
-                let change = self.absorb_change(node, &wcc, asked);
-                Ok((self.told_or_fetched(node, &wcc.after, asked).await?, change))
-            }
-            Reply::Failed(failed, wcc) => {
-                self.absorb_change(node, &wcc, asked);
-                Err(status::from_status(failed))
-            }
+        let wcc = self.changed(node, self.on(node, call).await?, asked)?;
+        if let Some((paused, size)) = &cut {
+            paused.truncated(*size);
         }
+        let change = self.absorb_change(node, &wcc, asked);
+        Ok((self.told_or_fetched(node, &wcc.after, asked).await?, change))
     }
 
     /// Checks that all of the mask is permitted.
@@ -92,17 +82,11 @@ impl View {
     /// Calls ACCESS, which also refreshes the attributes.
     pub(super) async fn ask_access(&self, node: &Arc<Node>, bits: AccessBits) -> Result<AccessBits> {
         let asked = self.now();
-        match self.on(node, |handle| self.session.nfs.access(&self.caller, handle, bits)).await? {
-            Reply::Ok(ok) => {
-                self.absorb(node, &ok.attributes, asked);
-                node.grant(&self.caller.identity, bits, ok.access, asked);
-                Ok(ok.access)
-            }
-            Reply::Failed(failed, attributes) => {
-                self.absorb(node, &attributes, asked);
-                Err(status::from_status(failed))
-            }
-        }
+        let call = |handle| self.session.nfs.access(&self.caller, handle, bits);
+        let ok = self.told_of(node, self.on(node, call).await?, asked)?;
+        self.absorb(node, &ok.attributes, asked);
+        node.grant(&self.caller.identity, bits, ok.access, asked);
+        Ok(ok.access)
     }
 
     /// Reads the target of a symbolic link; [`Error::InvalidArgument`] for other types.
@@ -112,16 +96,10 @@ impl View {
             return Err(Error::InvalidArgument);
         }
         let asked = self.now();
-        match self.on(&node, |handle| self.session.nfs.readlink(&self.caller, handle)).await? {
-            Reply::Ok(link) => {
-                self.absorb(&node, &link.attributes, asked);
-                Ok(link.target)
-            }
-            Reply::Failed(failed, attributes) => {
-                self.absorb(&node, &attributes, asked);
-                Err(status::from_status(failed))
-            }
-        }
+        let call = |handle| self.session.nfs.readlink(&self.caller, handle);
+        let link = self.told_of(&node, self.on(&node, call).await?, asked)?;
+        self.absorb(&node, &link.attributes, asked);
+        Ok(link.target)
     }
 
     /// Returns file system statistics (FSSTAT), in blocks of [`BLOCK_BYTES`].

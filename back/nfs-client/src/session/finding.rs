@@ -9,7 +9,7 @@ use tombolo_wire_nfs3::{FileHandleBuf, PostOpAttr, Reply, Status, status};
 
 use super::view::View;
 use crate::calls::answered;
-use crate::nodes::{CachedName, Node};
+use crate::nodes::{CachedName, FoundBy, Node};
 
 /// Maximum number of attempts of a look-up that finds files already gone: a faulty server may reply so for
 /// ever.
@@ -100,7 +100,7 @@ impl View {
                 answered(self.session.nfs.getattr(&self.caller, handle).await?)?
             }
         };
-        let node = self.session.nodes.enter(permit, handle, &fattr, asked, self.now())?;
+        let node = self.session.nodes.enter(FoundBy::LookUp(permit), handle, &fattr, asked, self.now())?;
         self.session.nodes.record(&node, dir, name, dir.epoch());
         let entry = self.fresh_entry(&node).await?;
         Ok((entry, node))

@@ -7,6 +7,7 @@ use tombolo_wire_nfs3::{FileHandle, FileHandleBuf};
 use super::file_system::NfsFileSystem;
 use super::view::View;
 use crate::calls::answered;
+use crate::nodes::FoundBy;
 
 /// Type of all handles: NFS version 3. It is not sent to the server.
 const KIND: i32 = 3;
@@ -47,7 +48,7 @@ impl View {
         let asked = self.now();
         let is_known = self.session.nodes.has(&handle);
         let fattr = answered(self.session.nfs.getattr(&self.caller, handle).await?)?;
-        let node = self.session.nodes.enter(None, handle, &fattr, asked, self.now())?;
+        let node = self.session.nodes.enter(FoundBy::LookUp(None), handle, &fattr, asked, self.now())?;
         // The handle may be that of a file which a killed predecessor has written, and whose user syncs it.
         if !is_known {
             node.set_writes_of_others(true);
@@ -68,7 +69,13 @@ impl View {
         let found = answered(reply)?;
         match found.attributes {
             Some(fattr) => {
-                let node = self.session.nodes.enter(None, found.handle, &fattr, asked, self.now())?;
+                let node = self.session.nodes.enter(
+                    FoundBy::LookUp(None),
+                    found.handle,
+                    &fattr,
+                    asked,
+                    self.now(),
+                )?;
                 self.fresh_entry(&node).await
             }
             None => self.resolve(found.handle).await,

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use tombolo_core::fs::{Cookie, DirEntry, DirPage, Entry, File, Name, OpenFlags, WeakAttr};
 use tombolo_core::{Error, Result, lock};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Procedure, Reply, Status, attr, status};
 
 use super::view::View;
-use crate::calls::{Extent, LISTING_ACCESS, Listing, Registration, Subtree};
+use crate::calls::{Extent, LISTING_ACCESS, ListedDir, Listing, Registration, Subtree, answered};
 use crate::listed_ahead::PrefetchedDir;
 use crate::listing::{Given, Page, Progress};
+use crate::nodes::{FoundBy, Node};
 use crate::openings::Opening;
 
 /// Size of a reply for a tree walk, in bytes: small, because a tree walk has several calls in flight.
@@ -22,11 +24,21 @@ const ANEW_MAX: usize = 8;
 /// Maximum size of a LIST reply outside a tree walk, in bytes. Servers return no more.
 const LARGE_PAGE_BYTES_MAX: u32 = 256 << 10;
 
+/// A caller's wish for pages of a listing.
+#[derive(Clone, Copy)]
+struct Wish<'a> {
+    opening: &'a Opening,
+    plus: bool,
+    /// Space of the caller, in bytes.
+    room_bytes: usize,
+}
+
 impl View {
     /// Fills a page from the server's pages.
     pub(super) async fn readdir(self, file: File, cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
         let opening = self.session.openings.made_for(file, OpenFlags::DIRECTORY)?;
         let plus = page.wants_entries() && self.session.nodes.takes_listed();
+        let wish = Wish { opening: &opening, plus, room_bytes: page.budget().size_bytes };
         let (mut cookie, begun) = (cookie, self.now());
         loop {
             let known = self.progress(&opening, |progress| match cookie {
@@ -37,14 +49,14 @@ impl View {
             let is_known = known.is_some();
             let given = match known {
                 Some(given) => given,
-                None => self.next_page(&opening, cookie, plus, page.budget().size_bytes).await?,
+                None => self.next_page(wish, cookie).await?,
             };
             if given.asked < begun {
                 page.set_asked(page.asked().map_or(given.asked, |asked| asked.min(given.asked)));
             }
             let listed = if is_known { given.behind(cookie) } else { Some(&given.listing.entries[..]) };
             for listed in listed.unwrap_or_default() {
-                if !self.push(&mut page, plus, &opening, &given, listed)? {
+                if !self.push(&mut page, wish, &given, listed)? {
                     return Ok(page);
                 }
                 cookie = Cookie(listed.cookie.0);
@@ -59,30 +71,24 @@ impl View {
         }
     }
 
-    /// Requests the page after a cookie, for a caller with this much space. If the server no longer knows the
-    /// cookie, because the directory has changed or the server was restarted, the directory is listed again
-    /// and names already returned are skipped.
-    async fn next_page(
-        &self,
-        opening: &Opening,
-        cookie: Cookie,
-        plus: bool,
-        room_bytes: usize,
-    ) -> Result<Page> {
-        let repeated = self.progress(opening, |progress| progress.repeated());
+    /// Requests the page after a cookie. If the server no longer knows the cookie, because the directory has
+    /// changed or the server was restarted, the directory is listed again and names already returned are
+    /// skipped.
+    async fn next_page(&self, wish: Wish<'_>, cookie: Cookie) -> Result<Page> {
+        let repeated = self.progress(wish.opening, |progress| progress.repeated());
         let page = match repeated.filter(|_| cookie != Cookie::START) {
-            None => self.page_from(opening, cookie, plus, room_bytes).await,
-            Some(given) => self.page_without(&given, opening, (cookie, cookie), plus, room_bytes).await,
+            None => self.page_from(wish, cookie).await,
+            Some(given) => self.page_without(&given, wish, (cookie, cookie)).await,
         };
         let (page, given) = match page {
             Err(Error::BadCookie) if cookie != Cookie::START => {
-                let (page, given) = self.page_anew(opening, cookie, plus, room_bytes).await?;
+                let (page, given) = self.page_anew(wish, cookie).await?;
                 (page, Some(given))
             }
             page => (page?, None),
         };
         let procedure = page.procedure;
-        self.progress(opening, |progress| match given {
+        self.progress(wish.opening, |progress| match given {
             None => progress.take(page.clone()),
             Some(given) => progress.take_anew(page.clone(), given),
         })
@@ -90,18 +96,11 @@ impl View {
         Ok(page)
     }
 
-    async fn page_anew(
-        &self,
-        opening: &Opening,
-        cookie: Cookie,
-        plus: bool,
-        room_bytes: usize,
-    ) -> Result<(Page, Arc<Given>)> {
-        let given = self.progress(opening, |progress| progress.given_until(cookie));
+    async fn page_anew(&self, wish: Wish<'_>, cookie: Cookie) -> Result<(Page, Arc<Given>)> {
+        let given = self.progress(wish.opening, |progress| progress.given_until(cookie));
         let given = given.ok_or(Error::BadCookie)?;
-        let places = (cookie, Cookie::START);
         for _ in 0..ANEW_MAX {
-            match self.page_without(&given, opening, places, plus, room_bytes).await {
+            match self.page_without(&given, wish, (cookie, Cookie::START)).await {
                 Err(Error::BadCookie) => {}
                 page => return Ok((page?, given)),
             }
@@ -114,19 +113,17 @@ impl View {
     async fn page_without(
         &self,
         given: &Given,
-        opening: &Opening,
+        wish: Wish<'_>,
         (start, mut from): (Cookie, Cookie),
-        plus: bool,
-        room_bytes: usize,
     ) -> Result<Page> {
         let mut left_out = 0;
         loop {
-            let mut page = self.page_from(opening, from, plus, room_bytes).await?;
+            let mut page = self.page_from(wish, from).await?;
             page.start = start;
             let listing = Arc::make_mut(&mut page.listing);
             let last = listing.entries.last().map(|last| Cookie(last.cookie.0));
             left_out += given.leave_out(listing);
-            self.progress(opening, |progress| progress.verifier = Some(listing.verifier));
+            self.progress(wish.opening, |progress| progress.verifier = Some(listing.verifier));
             if !listing.entries.is_empty() || listing.eof {
                 return Ok(page);
             }
@@ -137,13 +134,7 @@ impl View {
         }
     }
 
-    async fn page_from(
-        &self,
-        opening: &Opening,
-        cookie: Cookie,
-        plus: bool,
-        room_bytes: usize,
-    ) -> Result<Page> {
+    async fn page_from(&self, Wish { opening, plus, room_bytes }: Wish<'_>, cookie: Cookie) -> Result<Page> {
         let is_large = room_bytes > self.session.nfs.sizes().listing as usize;
         let has_side_program = self.session.has_side_program.load(Ordering::Relaxed);
         let page = match plus && has_side_program && (is_large || self.lists_subdirectories) {
@@ -160,7 +151,7 @@ impl View {
     }
 
     async fn fetch_page(&self, opening: &Opening, cookie: Cookie, plus: bool) -> Result<Page> {
-        let from = (Cookie3(cookie.0), self.verifier_for(opening, cookie).await?);
+        let from = (Cookie3(cookie.0), self.verifier(opening, cookie).await?);
         let (asked, changes) = (self.now(), opening.node.changes());
         let (listing, procedure) = self.some(opening, from, plus).await?;
         self.absorb(&opening.node, &listing.dir_attributes, asked);
@@ -178,7 +169,7 @@ impl View {
         room_bytes: usize,
     ) -> Result<Option<Page>> {
         let (session, node) = (&self.session, &opening.node);
-        let from = (Cookie3(cookie.0), self.verifier_for(opening, cookie).await?);
+        let from = (Cookie3(cookie.0), self.verifier(opening, cookie).await?);
         let bytes_max = match self.lists_subdirectories {
             true => SUBTREE_BYTES,
             false => u32::try_from(room_bytes).unwrap_or(u32::MAX).min(LARGE_PAGE_BYTES_MAX),
@@ -195,19 +186,21 @@ impl View {
             Reply::Failed(failed, _) => return Err(status::from_status(failed)),
         };
         self.absorb(node, &top.listing.dir_attributes, asked);
-        let identity = &self.caller.identity;
-        node.grant(identity, LISTING_ACCESS, top.access, asked);
-        session.listed_ahead.keep(below, identity, (asked, self.now()), mark);
-        Ok(Some(Page {
-            start: cookie,
-            from: cookie,
-            listing: Arc::new(top.listing),
-            plus: true,
-            procedure: Procedure::Readdirplus,
-            asked,
-            epoch: node.epoch(),
-            changes,
-        }))
+        session.listed_ahead.keep(below, &self.caller.identity, (asked, self.now()), mark);
+        Ok(Some(self.large_page(node, cookie, top, (asked, changes))))
+    }
+
+    /// Returns a page from LIST, and learns what the caller may do in the directory.
+    fn large_page(
+        &self,
+        node: &Node,
+        cookie: Cookie,
+        listed: ListedDir,
+        (asked, changes): (Instant, u64),
+    ) -> Page {
+        node.grant(&self.caller.identity, LISTING_ACCESS, listed.access, asked);
+        let (start, from, listing, epoch) = (cookie, cookie, Arc::new(listed.listing), node.epoch());
+        Page { start, from, listing, plus: true, procedure: Procedure::Readdirplus, asked, epoch, changes }
     }
 
     /// Returns a directory received with its parent, unless a newer version is known.
@@ -215,33 +208,16 @@ impl View {
         if cookie != Cookie::START || !self.lists_subdirectories {
             return None;
         }
-        let (node, identity) = (&opening.node, &self.caller.identity);
+        let node = &opening.node;
         let changes = node.changes();
         let PrefetchedDir { listed, asked, .. } =
-            self.session.listed_ahead.take(&node.handle(), identity, self.now())?;
+            self.session.listed_ahead.take(&node.handle(), &self.caller.identity, self.now())?;
         let told = listed.listing.dir_attributes.as_ref().map(attr::attr)?;
         self.absorb(node, &listed.listing.dir_attributes, asked);
         if node.changes() != changes || WeakAttr::from(&told) != WeakAttr::from(&node.told()) {
             return None;
         }
-        node.grant(identity, LISTING_ACCESS, listed.access, asked);
-        Some(Page {
-            start: cookie,
-            from: cookie,
-            listing: Arc::new(listed.listing),
-            plus: true,
-            procedure: Procedure::Readdirplus,
-            asked,
-            epoch: node.epoch(),
-            changes,
-        })
-    }
-
-    async fn verifier_for(&self, opening: &Opening, cookie: Cookie) -> Result<CookieVerifier> {
-        match cookie {
-            Cookie::START => Ok(CookieVerifier::default()),
-            _ => self.verifier(opening).await,
-        }
+        Some(self.large_page(node, cookie, listed, (asked, changes)))
     }
 
     /// Calls READDIRPLUS if `plus` and if the server supports it, otherwise READDIR.
@@ -260,14 +236,15 @@ impl View {
                 Reply::Failed(failed, _) => return Err(status::from_status(failed)),
             }
         }
-        match self.on(&opening.node, |dir| nfs.readdir(&self.caller, dir, from)).await? {
-            Reply::Ok(listing) => Ok((listing, Procedure::Readdir)),
-            Reply::Failed(failed, _) => Err(status::from_status(failed)),
-        }
+        let reply = self.on(&opening.node, |dir| nfs.readdir(&self.caller, dir, from)).await?;
+        Ok((answered(reply)?, Procedure::Readdir))
     }
 
     /// Returns the verifier of the directory's cookies. If none is known, requests the first page for it.
-    async fn verifier(&self, opening: &Opening) -> Result<CookieVerifier> {
+    async fn verifier(&self, opening: &Opening, cookie: Cookie) -> Result<CookieVerifier> {
+        if cookie == Cookie::START {
+            return Ok(CookieVerifier::default());
+        }
         if let Some(verifier) = self.progress(opening, |progress| progress.verifier) {
             return Ok(verifier);
         }
@@ -279,8 +256,7 @@ impl View {
     fn push(
         &self,
         page: &mut DirPage,
-        plus: bool,
-        opening: &Opening,
+        Wish { opening, plus, .. }: Wish<'_>,
         given: &Page,
         listed: &Registration,
     ) -> Result<bool> {
@@ -301,7 +277,7 @@ impl View {
         if let (Some(name), Some(handle), Some(fattr), true) =
             (name, listed.handle, listed.attributes, plus && is_current)
         {
-            let node = self.session.nodes.enter_listed(handle, &fattr, given.asked, self.now())?;
+            let node = self.session.nodes.enter(FoundBy::Listing, handle, &fattr, given.asked, self.now())?;
             self.session.nodes.record(&node, &opening.node, &name.to_owned(), given.epoch);
             match node.is_expired() {
                 false => entry = Some(Entry { node: node.id, attr: node.known() }),

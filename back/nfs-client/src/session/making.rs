@@ -1,62 +1,51 @@
 //! Creation of nodes and links.
 
-use std::future::Future;
 use std::sync::Arc;
 
 use tombolo_core::Result;
 use tombolo_core::fs::{Change, Device, Entry, FileType, Made, Mode, NameBuf, NodeId};
 use tombolo_wire_nfs3::args::{CreateHow, MknodKind};
-use tombolo_wire_nfs3::{FileHandleBuf, Reply, Sattr3, WccData, attr, status};
+use tombolo_wire_nfs3::{FileHandleBuf, Sattr3, attr};
 
 use super::view::View;
-use crate::calls::New;
+use crate::calls::{NewReply, answered_or};
 use crate::nodes::Node;
 
-fn with_mode(mode: Mode) -> Sattr3 {
+pub(super) fn with_mode(mode: Mode) -> Sattr3 {
     Sattr3 { mode: Some(mode.bits()), ..Sattr3::default() }
 }
 
 impl View {
     /// Creates a node by `call`, which gets the directory's handle; counts a look-up.
-    pub(super) async fn made<C>(
+    pub(super) async fn made<C: Future<Output = Result<NewReply>>>(
         &self,
         dir: &Arc<Node>,
         name: &NameBuf,
         call: impl Fn(FileHandleBuf) -> C,
-    ) -> Result<(Entry, Arc<Node>, Change)>
-    where
-        C: Future<Output = Result<Reply<New, WccData>>>,
-    {
+    ) -> Result<(Entry, Arc<Node>, Change)> {
         // The permit is taken first, so that nothing is created beyond the node limit.
         let permit = self.session.nodes.permit()?;
         let asked = self.now();
         dir.changing();
-        match self.on(dir, call).await? {
-            Reply::Ok(new) => {
-                let change = self.absorb_change(dir, &new.dir_wcc, asked);
-                let (entry, node) = match new.handle {
-                    Some(handle) => {
-                        self.enter(Some(permit), dir, name, handle, &new.attributes, asked).await?
-                    }
-                    // Servers may omit the handle (RFC 1813 §3.3.8).
-                    None => {
-                        drop(permit);
-                        self.find(dir, name).await?
-                    }
-                };
-                Ok((entry, node, change))
+        let new = self.changed(dir, self.on(dir, call).await?, asked)?;
+        let change = self.absorb_change(dir, &new.dir_wcc, asked);
+        let (entry, node) = match new.handle {
+            Some(handle) => self.enter(Some(permit), dir, name, handle, &new.attributes, asked).await?,
+            // Servers may omit the handle (RFC 1813 §3.3.8).
+            None => {
+                drop(permit);
+                self.find(dir, name).await?
             }
-            Reply::Failed(failed, wcc) => {
-                self.absorb_change(dir, &wcc, asked);
-                Err(status::from_status(failed))
-            }
-        }
+        };
+        Ok((entry, node, change))
     }
 
-    async fn make<C>(&self, parent: NodeId, name: &NameBuf, call: impl Fn(FileHandleBuf) -> C) -> Result<Made>
-    where
-        C: Future<Output = Result<Reply<New, WccData>>>,
-    {
+    async fn make<C: Future<Output = Result<NewReply>>>(
+        &self,
+        parent: NodeId,
+        name: &NameBuf,
+        call: impl Fn(FileHandleBuf) -> C,
+    ) -> Result<Made> {
         let dir = self.session.nodes.node(parent)?;
         let (entry, _, dir) = self.made(&dir, name, call).await?;
         Ok(Made { entry, dir })
@@ -109,20 +98,15 @@ impl View {
         dir.changing();
         let bytes = name.as_name().as_bytes();
         let call = |file, dir| self.session.nfs.link(&self.caller, file, (dir, bytes));
-        match self.on_both((&node, &dir), call).await? {
-            Reply::Ok(wcc) => {
-                let change = self.absorb_change(&dir, &wcc.dir_wcc, asked);
-                let attr = self.told_or_fetched(&node, &wcc.attributes, asked).await?;
-                self.session.nodes.look_up_again(&node);
-                // The name may be cached as absent.
-                self.session.nodes.forget_name(dir.id, &name);
-                Ok(Made { entry: Entry { node: node.id, attr }, dir: change })
-            }
-            Reply::Failed(failed, wcc) => {
-                self.absorb_change(&dir, &wcc.dir_wcc, asked);
-                self.absorb(&node, &wcc.attributes, asked);
-                Err(status::from_status(failed))
-            }
-        }
+        let wcc = answered_or(self.on_both((&node, &dir), call).await?, |wcc| {
+            self.absorb_change(&dir, &wcc.dir_wcc, asked);
+            self.absorb(&node, &wcc.attributes, asked);
+        })?;
+        let change = self.absorb_change(&dir, &wcc.dir_wcc, asked);
+        let attr = self.told_or_fetched(&node, &wcc.attributes, asked).await?;
+        self.session.nodes.look_up_again(&node);
+        // The name may be cached as absent.
+        self.session.nodes.forget_name(dir.id, &name);
+        Ok(Made { entry: Entry { node: node.id, attr }, dir: change })
     }
 }

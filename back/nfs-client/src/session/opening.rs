@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Create, Created, Exclusive, File, FileType, Mode, NameBuf, NodeId, OpenFlags,
-    OpenId, Opened, PermissionCheck, SetAttr, SetTime,
+    AccessMask, Attr, Change, Create, Created, Exclusive, File, FileType, NameBuf, NodeId, OpenFlags, OpenId,
+    Opened, PermissionCheck, SetAttr, SetTime,
 };
 use tombolo_core::{Error, Result};
+use tombolo_wire_nfs3::CreateVerifier;
 use tombolo_wire_nfs3::args::CreateHow;
-use tombolo_wire_nfs3::{CreateVerifier, Sattr3};
 
 use super::attributes::access_bits;
+use super::making::with_mode;
 use super::view::View;
 use crate::data::{self, Server};
 use crate::nodes::Node;
@@ -41,24 +42,14 @@ impl View {
     /// removals and queries the server.
     async fn open_node(&self, node: &Arc<Node>, flags: OpenFlags) -> Result<(OpenId, Attr)> {
         let open = self.session.openings.add(self.session.openings.permit()?, node, flags);
-        if let Some(departed) = node.removal_ended() {
-            let interruption = self.session.interruption(&self.caller);
-            let waited = async {
-                departed.await;
-                Ok(())
-            };
-            if let Err(error) = data::unless_interrupted(interruption, waited).await {
-                self.release(File { node: node.id, open });
-                return Err(error);
+        let opened = async {
+            if let Some(departed) = node.removal_ended() {
+                data::unless_interrupted(self.session.interruption(&self.caller), departed).await?;
             }
-        }
-        match self.may_open(node, flags).await {
-            Ok(attr) => Ok((open, attr)),
-            Err(error) => {
-                self.release(File { node: node.id, open });
-                Err(error)
-            }
-        }
+            self.may_open(node, flags).await
+        };
+        let attr = opened.await.inspect_err(|_| self.release(File { node: node.id, open }))?;
+        Ok((open, attr))
     }
 
     async fn may_open(&self, node: &Arc<Node>, flags: OpenFlags) -> Result<Attr> {
@@ -89,9 +80,9 @@ impl View {
     /// Creates and opens a file; unless the create is exclusive, opens an existing one.
     pub(super) async fn create(self, parent: NodeId, name: NameBuf, how: Create) -> Result<Created> {
         let dir = self.session.nodes.node(parent)?;
-        let attributes = Sattr3 { mode: Some(how.mode.masked().bits()), ..Sattr3::default() };
+        let guarded = CreateHow::Guarded(with_mode(how.mode.masked()));
         match how.exclusive {
-            Exclusive::Yes => self.create_new(&dir, &name, how.mode.masked(), how.flags).await,
+            Exclusive::Yes => self.create_new(&dir, &name, how).await,
             Exclusive::Verifier(verifier) => {
                 // Times remain unchanged, so that the caller that chose the verifier can repeat the CREATE
                 // until it sets them.
@@ -105,7 +96,6 @@ impl View {
                     if self.caller.interrupt.is_raised() {
                         return Err(Error::Interrupted);
                     }
-                    let guarded = CreateHow::Guarded(attributes);
                     match self.create_as(&dir, &name, guarded, how.flags).await {
                         Err(Error::Exists) => {}
                         result => return result,
@@ -138,13 +128,8 @@ impl View {
 
     /// Creates a new file by EXCLUSIVE, whose repetition after a lost reply succeeds; or, if the server lacks
     /// EXCLUSIVE, by GUARDED, whose repetition fails.
-    async fn create_new(
-        &self,
-        dir: &Arc<Node>,
-        name: &NameBuf,
-        mode: Mode,
-        flags: OpenFlags,
-    ) -> Result<Created> {
+    async fn create_new(&self, dir: &Arc<Node>, name: &NameBuf, how: Create) -> Result<Created> {
+        let (mode, flags) = (how.mode.masked(), how.flags);
         if let Some(verifier) = self.session.verifiers.next() {
             let how = CreateHow::Exclusive(CreateVerifier(verifier));
             match self.create_as(dir, name, how, flags).await {
@@ -158,21 +143,17 @@ impl View {
                 Err(error) => return Err(error),
             }
         }
-        let attributes = Sattr3 { mode: Some(mode.bits()), ..Sattr3::default() };
-        self.create_as(dir, name, CreateHow::Guarded(attributes), flags).await
+        self.create_as(dir, name, CreateHow::Guarded(with_mode(mode)), flags).await
     }
 
     /// Sets the attributes that EXCLUSIVE cannot carry. If that fails, undoes the opening and the look-up.
     async fn finished(&self, mut created: Created, set: &SetAttr) -> Result<Created> {
         let node = self.session.nodes.node(created.entry.node)?;
-        match self.set(&node, set).await {
-            Ok((attr, _)) => created.entry.attr = attr,
-            Err(error) => {
-                self.release(File { node: node.id, open: created.open });
-                self.session.nodes.forget(&[(node.id, 1)]);
-                return Err(error);
-            }
-        }
+        let set = self.set(&node, set).await.inspect_err(|_| {
+            self.release(File { node: node.id, open: created.open });
+            self.session.nodes.forget(&[(node.id, 1)]);
+        });
+        created.entry.attr = set?.0;
         Ok(created)
     }
 
@@ -186,16 +167,10 @@ impl View {
             self.settle(&node).await?;
             self.open_node(&node, flags).await
         };
-        match opened.await {
-            Ok((open, attr)) => {
-                entry.attr = attr;
-                Ok(Created { entry, open, dir: Change::default() })
-            }
-            Err(error) => {
-                self.session.nodes.forget(&[(entry.node, 1)]);
-                Err(error)
-            }
-        }
+        let opened = opened.await.inspect_err(|_| self.session.nodes.forget(&[(node.id, 1)]));
+        let (open, attr) = opened?;
+        entry.attr = attr;
+        Ok(Created { entry, open, dir: Change::default() })
     }
 
     /// Ends an opening: discards its read-ahead, and flushes data in the background if no other opening will.

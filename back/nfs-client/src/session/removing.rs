@@ -9,6 +9,7 @@ use tombolo_core::{Error, Result};
 use tombolo_wire_nfs3::{Reply, status};
 
 use super::view::View;
+use crate::calls::answered_or;
 use crate::data::{self, Server};
 use crate::nodes::{Location, Node, PendingRemoval};
 
@@ -31,7 +32,7 @@ impl View {
                 self.ask_for_links(node).await?;
             }
         }
-        let change = self.remove(&dir, &name).await?;
+        let change = self.remove(&dir, &name, false).await?;
         // A concurrent change of the directory forgets the name, but not the node found.
         let (seen, found) =
             (self.session.nodes.removed(dir.id, &name), removal.as_ref().map(PendingRemoval::node));
@@ -66,19 +67,17 @@ impl View {
         }
     }
 
-    async fn remove(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<Change> {
+    async fn remove(&self, dir: &Arc<Node>, name: &NameBuf, is_directory: bool) -> Result<Change> {
         let asked = self.now();
         dir.changing();
         let bytes = name.as_name().as_bytes();
-        match self.on(dir, |handle| self.session.nfs.remove(&self.caller, (handle, bytes))).await? {
-            Reply::Ok(wcc) => Ok(self.absorb_change(dir, &wcc, asked)),
-            Reply::Failed(failed, wcc) => {
-                self.absorb_change(dir, &wcc, asked);
-                // Cached state of the name may be wrong.
-                self.session.nodes.forget_name(dir.id, name);
-                Err(status::from_status(failed))
-            }
-        }
+        let call = |handle| self.session.nfs.remove(&self.caller, (handle, bytes), is_directory);
+        let wcc = answered_or(self.on(dir, call).await?, |wcc| {
+            self.absorb_change(dir, &wcc, asked);
+            // Cached state of the name may be wrong.
+            self.session.nodes.forget_name(dir.id, name);
+        })?;
+        Ok(self.absorb_change(dir, &wcc, asked))
     }
 
     /// Removes a directory, after pending silly removals in it.
@@ -86,29 +85,13 @@ impl View {
         let dir = self.session.nodes.node(parent)?;
         let removed = self.session.nodes.at(dir.id, &name);
         if let Some(emptied) = removed.and_then(|removed| self.session.silly_removals.end(removed.id)) {
-            let interruption = self.session.interruption(&self.caller);
-            let emptied = async {
-                emptied.await;
-                Ok(())
-            };
-            data::unless_interrupted(interruption, emptied).await?;
+            data::unless_interrupted(self.session.interruption(&self.caller), emptied).await?;
         }
-        let asked = self.now();
-        dir.changing();
-        let bytes = name.as_name().as_bytes();
-        match self.on(&dir, |handle| self.session.nfs.rmdir(&self.caller, (handle, bytes))).await? {
-            Reply::Ok(wcc) => {
-                if let Some(node) = self.session.nodes.removed(dir.id, &name) {
-                    node.lost_a_name(self.now());
-                }
-                Ok(self.absorb_change(&dir, &wcc, asked))
-            }
-            Reply::Failed(failed, wcc) => {
-                self.absorb_change(&dir, &wcc, asked);
-                self.session.nodes.forget_name(dir.id, &name);
-                Err(status::from_status(failed))
-            }
+        let change = self.remove(&dir, &name, true).await?;
+        if let Some(node) = self.session.nodes.removed(dir.id, &name) {
+            node.lost_a_name(self.now());
         }
+        Ok(change)
     }
 
     /// Renames a name. An open file whose only name would be replaced gets a silly name.
@@ -201,10 +184,15 @@ impl View {
         if !self.session.openings.any_file() {
             return Ok(None);
         }
+        Ok(self.at(dir, name).await?.map(PendingRemoval::begin))
+    }
+
+    /// Queries the server for the target of a name, without a look-up that counts.
+    async fn at(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<Option<Arc<Node>>> {
         match self.find(dir, name).await {
             Ok((entry, node)) => {
                 self.session.nodes.forget(&[(entry.node, 1)]);
-                Ok(Some(PendingRemoval::begin(node)))
+                Ok(Some(node))
             }
             Err(Error::NotFound) => Ok(None),
             Err(error) => Err(error),
@@ -235,13 +223,8 @@ impl View {
             let number = self.session.silly.fetch_add(1, Ordering::Relaxed);
             let silly = format!(".nfs{:016x}{number:08x}", node.fileid);
             let silly = Name::new(silly.as_bytes())?.to_owned();
-            match self.find(dir, &silly).await {
-                Err(Error::NotFound) => {}
-                Ok((entry, _)) => {
-                    self.session.nodes.forget(&[(entry.node, 1)]);
-                    continue;
-                }
-                Err(error) => return Err(error),
+            if self.at(dir, &silly).await?.is_some() {
+                continue;
             }
             let change = match self.move_name((dir, name), (dir, &silly)).await {
                 Ok(renamed) => renamed.from_dir,
@@ -283,10 +266,9 @@ impl View {
         let Some(location) = node.location().filter(|_| node.is_silly()) else { return };
         // A concurrent close must not remove the silly name.
         node.make_plain();
-        let given = match self.find(dir, name).await {
-            Err(Error::NotFound) => self.move_name((dir, &location.name), (dir, name)).await.map(drop),
-            Ok((entry, _)) => {
-                self.session.nodes.forget(&[(entry.node, 1)]);
+        let given = match self.at(dir, name).await {
+            Ok(None) => self.move_name((dir, &location.name), (dir, name)).await.map(drop),
+            Ok(Some(_)) => {
                 node.make_silly(location);
                 if !node.is_open() {
                     self.remove_silly(node).await;
@@ -309,14 +291,7 @@ impl View {
     }
 
     async fn leads_to(&self, dir: &Arc<Node>, name: &NameBuf, node: &Arc<Node>) -> Result<bool> {
-        match self.find(dir, name).await {
-            Ok((entry, _)) => {
-                self.session.nodes.forget(&[(entry.node, 1)]);
-                Ok(entry.node == node.id)
-            }
-            Err(Error::NotFound) => Ok(false),
-            Err(error) => Err(error),
-        }
+        Ok(self.at(dir, name).await?.is_some_and(|found| found.id == node.id))
     }
 
     /// Removes a silly name in the background. A removal of its directory waits for it.
@@ -332,7 +307,7 @@ impl View {
         let Some(location) = node.location() else { return };
         // The data are obsolete, but no WRITE may follow the REMOVE.
         let _ = self.settle(node).await;
-        match self.remove(&location.dir, &location.name).await {
+        match self.remove(&location.dir, &location.name, false).await {
             // `NotFound`: the server removed the name before a restart, and executed the repeated call
             // afterwards.
             Ok(_) | Err(Error::NotFound) if node.told().nlink <= 1 => self.drop_data(node).await,

@@ -8,12 +8,12 @@ use tombolo_core::fs::ReadDone;
 use tombolo_core::{Error, Result, Stability};
 use tombolo_host_rpc::client::Interrupts;
 use tombolo_mem::{Sink, Source};
-use tombolo_wire_nfs3::{Procedure, Reply, Status, WriteVerifier, attr, status};
+use tombolo_wire_nfs3::{Procedure, Reply, Status, WriteVerifier, attr};
 
 use super::Session;
 use super::view::View;
 use crate::caller::Caller;
-use crate::calls::{ReadPiece, WritePiece};
+use crate::calls::{ReadPiece, WritePiece, answered_or};
 use crate::data::{Budget, FileData, Server, Sizes, Wrote};
 use crate::nodes::Node;
 
@@ -87,20 +87,11 @@ impl Server for Session {
         let view = View::for_data(self, caller);
         let asked = view.now();
         let call = |file| view.session.nfs.read_piece(&view.caller, ReadPiece { file, offset }, into.clone());
-        match view.on(&node, call).await? {
-            Reply::Ok(done) => {
-                view.absorb_hint(&node, &done.attributes, asked);
-                if done.count == 0 && !done.eof {
-                    let what = "no data and no end of file";
-                    return Err(view.session.nfs.invalid_reply(Procedure::Read, what));
-                }
-                Ok(ReadDone { count: done.count, eof: done.eof })
-            }
-            Reply::Failed(failed, attributes) => {
-                view.absorb_hint(&node, &attributes, asked);
-                Err(status::from_status(failed))
-            }
-        }
+        let done = answered_or(view.on(&node, call).await?, |attributes| {
+            view.absorb_hint(&node, &attributes, asked);
+        })?;
+        view.absorb_hint(&node, &done.attributes, asked);
+        Ok(ReadDone { count: done.count, eof: done.eof })
     }
 
     async fn write(
@@ -124,45 +115,19 @@ impl Server for Session {
             view.session.packed_writes.give_up();
             reply = view.on(&node, |file| call(file, None)).await?;
         }
-        match reply {
-            Reply::Ok(ok) => {
-                view.absorb_change(&node, &ok.file_wcc, asked);
-                if ok.count == 0 && !from.is_empty() {
-                    return Err(view
-                        .session
-                        .nfs
-                        .invalid_reply(Procedure::Write, "nothing written and no error"));
-                }
-                if ok.committed < stable {
-                    let what = "less stable than requested";
-                    return Err(view.session.nfs.invalid_reply(Procedure::Write, what));
-                }
-                Ok(Wrote {
-                    count: ok.count as usize,
-                    stability: attr::stability(ok.committed),
-                    verifier: ok.verifier,
-                })
-            }
-            Reply::Failed(failed, wcc) => {
-                view.absorb_change(&node, &wcc, asked);
-                Err(status::from_status(failed))
-            }
-        }
+        let ok = view.changed(&node, reply, asked)?;
+        view.absorb_change(&node, &ok.file_wcc, asked);
+        let stability = attr::stability(ok.committed);
+        Ok(Wrote { count: ok.count as usize, stability, verifier: ok.verifier })
     }
 
     async fn commit(self: Arc<Self>, caller: Caller, node: Arc<Node>) -> Result<WriteVerifier> {
         let view = View::for_data(self, caller);
         let asked = view.now();
-        match view.on(&node, |file| view.session.nfs.commit(&view.caller, file, 0, 0)).await? {
-            Reply::Ok(ok) => {
-                view.absorb_change(&node, &ok.file_wcc, asked);
-                Ok(ok.verifier)
-            }
-            Reply::Failed(failed, wcc) => {
-                view.absorb_change(&node, &wcc, asked);
-                Err(status::from_status(failed))
-            }
-        }
+        let reply = view.on(&node, |file| view.session.nfs.commit(&view.caller, file, 0, 0)).await?;
+        let ok = view.changed(&node, reply, asked)?;
+        view.absorb_change(&node, &ok.file_wcc, asked);
+        Ok(ok.verifier)
     }
 
     fn invalid_reply(&self, procedure: Procedure, what: &'static str) -> Error {

@@ -10,7 +10,7 @@ use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, PostOpAttr, Reply, Status, WccDat
 
 use super::Session;
 use crate::caller::Caller;
-use crate::calls::answered;
+use crate::calls::answered_or;
 use crate::nodes::Node;
 
 /// One operation: the session and its caller.
@@ -69,14 +69,11 @@ impl View {
     }
 
     /// Makes a call about a node. If its handle is stale, the node is recovered by path, once.
-    pub(super) async fn on<T, F, C>(
+    pub(super) async fn on<T, F, C: Future<Output = Result<Reply<T, F>>>>(
         &self,
         node: &Arc<Node>,
         call: impl Fn(FileHandleBuf) -> C,
-    ) -> Result<Reply<T, F>>
-    where
-        C: Future<Output = Result<Reply<T, F>>>,
-    {
+    ) -> Result<Reply<T, F>> {
         let handle = node.handle();
         let reply = call(handle).await?;
         if is_stale(&reply) && self.recover(node, handle).await? {
@@ -87,14 +84,11 @@ impl View {
 
     /// Makes a call about two nodes. If the server knows one of the handles no more, both nodes are recovered
     /// by path, once.
-    pub(super) async fn on_both<T, F, C>(
+    pub(super) async fn on_both<T, F, C: Future<Output = Result<Reply<T, F>>>>(
         &self,
         (one, other): (&Arc<Node>, &Arc<Node>),
         call: impl Fn(FileHandleBuf, FileHandleBuf) -> C,
-    ) -> Result<Reply<T, F>>
-    where
-        C: Future<Output = Result<Reply<T, F>>>,
-    {
+    ) -> Result<Reply<T, F>> {
         let handles = (one.handle(), other.handle());
         let reply = call(handles.0, handles.1).await?;
         if is_stale(&reply) {
@@ -104,6 +98,18 @@ impl View {
             }
         }
         Ok(reply)
+    }
+
+    /// Returns the results of a call about a node, or updates it from a failure.
+    pub(super) fn told_of<T>(&self, node: &Node, reply: Reply<T, PostOpAttr>, asked: Instant) -> Result<T> {
+        answered_or(reply, |attributes| self.absorb(node, &attributes, asked))
+    }
+
+    /// Returns the results of a call that changes a node, or updates it from a failure.
+    pub(super) fn changed<T>(&self, node: &Node, reply: Reply<T, WccData>, asked: Instant) -> Result<T> {
+        answered_or(reply, |wcc| {
+            self.absorb_change(node, &wcc, asked);
+        })
     }
 
     /// Updates the attributes from a reply, or expires them if it has none.
@@ -139,13 +145,7 @@ impl View {
     pub(super) async fn fetch(&self, node: &Arc<Node>) -> Result<Attr> {
         let asked = self.now();
         let reply = self.on(node, |handle| self.session.nfs.getattr(&self.caller, handle)).await?;
-        let fattr = match answered(reply) {
-            Ok(fattr) => fattr,
-            Err(error) => {
-                node.expire(self.now());
-                return Err(error);
-            }
-        };
+        let fattr = answered_or(reply, |()| node.expire(self.now()))?;
         self.told(node, &fattr, asked)
     }
 

@@ -1,9 +1,9 @@
-//! Individual cases.
+//! Individual cases, with the order of calls.
 
 use std::sync::Arc;
 
 use tombolo_core::fs::{ReadDone, Write, Written};
-use tombolo_core::{Answer, Error, Interrupt, Result, Stability};
+use tombolo_core::{Answer, Error, Identity, Interrupt, Result, Stability};
 use tombolo_mem::{Buffer, Source};
 
 use super::super::{ReadAhead, append, commit, pause, read, write};
@@ -51,6 +51,13 @@ impl Mount {
     fn step(&self, quirk: Quirk) {
         self.server.work(0, quirk);
         self.server.tell(0);
+    }
+
+    /// Executes and answers all requests.
+    fn serve(&self) {
+        while !self.server.state().calls.is_empty() {
+            self.step(Quirk::default());
+        }
     }
 
     /// Executes requests until the answer is complete.
@@ -353,4 +360,83 @@ fn read_continues_after_short_replies_until_end_of_file() {
     }
     assert_eq!(said(&done).expect("an answer").unwrap(), ReadDone { count: 40, eof: true });
     assert_eq!(buffer.as_slice().expect("lent no more")[..40], (0..40).collect::<Vec<u8>>());
+}
+
+#[test]
+fn write_does_not_overtake_an_older_queued_write() {
+    let first = Mount::new(MANY, 8);
+    let identity = Identity { uid: 7, ..Identity::default() };
+    let second = Mount {
+        server: first.server.clone(),
+        file: first.file.clone(),
+        caller: Caller { identity, ..Caller::default() },
+    };
+    let written = [first.write(0, &[1; 8]), second.write(4, &[2; 8]), first.write(8, &[3; 8])];
+    assert!(written.into_iter().all(|written| written.is_done() && written.wait().is_ok()));
+    assert_eq!(first.server.state().in_flight(), 1, "each waits for the one before it");
+    first.serve();
+    assert_eq!(first.server.state().cache, [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3]);
+}
+
+#[test]
+fn truncation_waits_for_a_pending_commit() {
+    let mount = Mount::new(MANY, 8);
+    mount.write(0, &[1; 8]).wait().unwrap();
+    mount.serve();
+    let flush = waited_for(mount.commit());
+    assert_eq!(mount.asked(), ["COMMIT"]);
+    let paused = waited_for(pause(&mount.server, &mount.file, &mount.caller));
+    assert!(said(&paused).is_none(), "a COMMIT is under way");
+    mount.step(Quirk::default());
+    assert!(said(&paused).is_some_and(|paused| paused.is_ok()));
+    assert!(said(&flush).is_some_and(|flushed| flushed.is_ok()));
+}
+
+#[test]
+fn commit_waits_for_truncation_and_then_frees_memory() {
+    let cut = Mount::new(1500, 8);
+    let other = Mount { file: Arc::default(), server: cut.server.clone(), caller: Caller::default() };
+    for at in [0, 20] {
+        cut.write(at, &[1]).wait().unwrap();
+        cut.serve();
+    }
+    let paused = pause(&cut.server, &cut.file, &cut.caller);
+    assert!(paused.is_done(), "nothing is under way");
+    let stuck = waited_for(other.write(40, b"needs memory"));
+    assert!(said(&stuck).is_none());
+    assert!(cut.asked().is_empty(), "what is lost would be sent again");
+    drop(paused);
+    cut.serve();
+    assert!(said(&stuck).is_some_and(|count| count.is_ok()));
+}
+
+#[test]
+fn resending_a_write_drops_its_read_ahead() {
+    let mount = Mount::new(MANY, 8);
+    {
+        let mut state = mount.server.state();
+        state.stable = vec![9; 32];
+        state.cache = vec![9; 32];
+    }
+    mount.write(16, &[1; 16]).wait().unwrap();
+    mount.serve();
+    mount.server.restart(false);
+    let ahead = ReadAhead::default();
+    assert_eq!(mount.read(&ahead, 0, 16).1, [9; 16]);
+    mount.serve();
+    mount.served(mount.commit()).unwrap();
+    assert_eq!(mount.read(&ahead, 16, 16).1, [1; 16]);
+}
+
+#[test]
+fn read_ahead_does_not_truncate_a_grown_file() {
+    let mount = Mount::new(MANY, 8);
+    mount.server.state().cache = vec![9; 20];
+    let ahead = ReadAhead::default();
+    assert_eq!(mount.read(&ahead, 0, 16).1, [9; 16]);
+    mount.serve();
+    mount.write(20, &[1; 10]).wait().unwrap();
+    mount.served(mount.commit()).unwrap();
+    let (done, bytes) = mount.read(&ahead, 16, 16);
+    assert_eq!(bytes[..done.unwrap().count], [[9; 4].as_slice(), &[1; 10]].concat());
 }

@@ -1,7 +1,6 @@
 //! A server that performs one step at a time on request, and its tests.
 
 mod cases;
-mod orders;
 mod random;
 mod world;
 

@@ -1,13 +1,13 @@
 //! A file that programs write, read, truncate and flush, its invariants, and a server for it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tombolo_core::fs::{ReadDone, Write, Written};
-use tombolo_core::{Answer, Result, Stability};
-use tombolo_host_runtime::task;
+use tombolo_core::{Answer, Stability};
 use tombolo_mem::{Buffer, Source};
 
 use super::super::{ReadAhead, commit, pause, read, write};
+use super::cases::{Slot, said, waited_for};
 use super::{Asked, File, Model, Quirk, SIZES};
 use crate::caller::Caller;
 
@@ -16,23 +16,6 @@ pub(super) const SIZE: usize = 96;
 
 /// Memory limit of the mount: a copied piece takes 2048 bytes and its overhead.
 const DIRTY_BYTES_MAX: usize = 7000;
-
-/// The outcome of an operation with a waiter.
-type Slot<T> = Arc<Mutex<Option<Result<T>>>>;
-
-fn slot<T: Send + 'static>(answer: Answer<T>) -> Slot<T> {
-    let slot: Slot<T> = Arc::default();
-    let to = slot.clone();
-    task::spawn(async move {
-        let result = answer.resolve().await;
-        *to.lock().expect("not poisoned") = Some(result);
-    });
-    slot
-}
-
-fn take<T>(slot: &Slot<T>) -> Option<Result<T>> {
-    slot.lock().expect("not poisoned").take()
-}
 
 struct Writes {
     number: u8,
@@ -114,7 +97,7 @@ impl World {
         let mut own = Buffer::new(len);
         own.as_mut_slice().expect("not lent yet").fill(number);
         let from: Source = own.source(0..len);
-        let answer = slot(write(&self.server, &self.node, &Caller::default(), &how, from));
+        let answer = waited_for(write(&self.server, &self.node, &Caller::default(), &how, from));
         self.writes.push(Writes { number, offset, len, stability, answer });
         self.look();
         if !retainable && !self.writes.iter().any(|write| write.number == number) {
@@ -131,14 +114,14 @@ impl World {
         let into = buffer.sink(0..len);
         let answered = self.answered.clone();
         let caller = Caller::default();
-        let answer = slot(read(&self.server, &self.node, &caller, &self.ahead, offset as u64, into));
+        let answer = waited_for(read(&self.server, &self.node, &caller, &self.ahead, offset as u64, into));
         self.reads.push(Reads { offset, buffer, answered, answer });
         self.look();
     }
 
     pub(super) fn flush(&mut self) {
         let (answered, told) = (self.answered.clone(), self.told.clone());
-        let answer = slot(commit(&self.server, &self.node, &Caller::default()));
+        let answer = waited_for(commit(&self.server, &self.node, &Caller::default()));
         self.flushes.push(Flushes { answered, told, answer });
         self.look();
     }
@@ -155,7 +138,7 @@ impl World {
             paused.truncated(size as u64);
             Ok(())
         };
-        self.cut = Some((size, slot(Answer::later(work))));
+        self.cut = Some((size, waited_for(Answer::later(work))));
         self.look();
     }
 
@@ -207,7 +190,7 @@ impl World {
 
     fn look_at_writes(&mut self) {
         for write in std::mem::take(&mut self.writes) {
-            match take(&write.answer) {
+            match said(&write.answer) {
                 None => self.writes.push(write),
                 Some(Err(_)) => self.told.clone_from(&self.lost),
                 Some(Ok(written)) => {
@@ -226,7 +209,7 @@ impl World {
     }
 
     fn look_at_cut(&mut self) {
-        let Some((size, result)) = self.cut.as_ref().and_then(|(size, slot)| Some((*size, take(slot)?)))
+        let Some((size, result)) = self.cut.as_ref().and_then(|(size, slot)| Some((*size, said(slot)?)))
         else {
             return;
         };
@@ -241,7 +224,7 @@ impl World {
 
     fn look_at_flushes(&mut self) {
         for flush in std::mem::take(&mut self.flushes) {
-            match take(&flush.answer) {
+            match said(&flush.answer) {
                 None => self.flushes.push(flush),
                 Some(Err(_)) => self.told.clone_from(&self.lost),
                 Some(Ok(())) => {
@@ -260,7 +243,7 @@ impl World {
 
     fn look_at_reads(&mut self) {
         for mut read in std::mem::take(&mut self.reads) {
-            let Some(done) = take(&read.answer) else {
+            let Some(done) = said(&read.answer) else {
                 self.reads.push(read);
                 continue;
             };

@@ -44,7 +44,9 @@ fn name(text: &str) -> NameBuf {
 
 fn enter(nodes: &Nodes, number: u8, fileid: u64) -> Arc<Node> {
     let file = fattr(fileid, FileType3::Regular, 1);
-    nodes.enter(None, handle(number), &file, Instant::now(), Instant::now()).expect("within the budget")
+    nodes
+        .enter(FoundBy::LookUp(None), handle(number), &file, Instant::now(), Instant::now())
+        .expect("within the budget")
 }
 
 #[test]
@@ -77,7 +79,13 @@ fn node_without_lookups_is_dropped_except_the_root() {
     let node = enter(&nodes, 2, 10);
     enter(&nodes, 2, 10);
     assert!(matches!(
-        nodes.enter(None, handle(3), &fattr(11, FileType3::Regular, 1), Instant::now(), Instant::now()),
+        nodes.enter(
+            FoundBy::LookUp(None),
+            handle(3),
+            &fattr(11, FileType3::Regular, 1),
+            Instant::now(),
+            Instant::now()
+        ),
         Err(Error::NoMemory)
     ));
     nodes.forget(&[(node.id, 1), (NodeId::ROOT, 100)]);
@@ -116,8 +124,9 @@ fn evicted_node_ignores_replies_older_than_its_change() {
     let (nodes, start) = (nodes(100), Instant::now());
     let at = |millis| start + Duration::from_millis(millis);
     let file = fattr(10, FileType3::Regular, 1);
-    let enter =
-        |asked, came| nodes.enter(None, handle(2), &file, at(asked), at(came)).expect("within the budget");
+    let enter = |asked, came| {
+        nodes.enter(FoundBy::LookUp(None), handle(2), &file, at(asked), at(came)).expect("within the budget")
+    };
     let node = enter(0, 1);
     let longer = WccData { before: None, after: Some(Fattr3 { size: 7, ..file }) };
     // WRITE concurrent with a listing that was requested before and answered after it.
@@ -135,7 +144,7 @@ fn nlink_zero_needs_the_last_name_removed_here() {
     let (nodes, start) = (nodes(100), Instant::now());
     let at = |millis| start + Duration::from_millis(millis);
     let file = Fattr3 { nlink: 3, ..fattr(10, FileType3::Regular, 1) };
-    let node = nodes.enter(None, handle(2), &file, at(0), at(1)).expect("within the budget");
+    let node = nodes.enter(FoundBy::LookUp(None), handle(2), &file, at(0), at(1)).expect("within the budget");
     assert!(node.after_its_end().is_none(), "removed by others");
     // Cached under the name, and found by a look-up.
     nodes.lost_a_name([&node, &node], at(2));
@@ -148,7 +157,7 @@ fn nlink_zero_needs_the_last_name_removed_here() {
     assert!(node.learn(&Fattr3 { nlink: 1, ..file }, at(7), at(8)));
     assert!(node.after_its_end().is_none(), "another client gave it a name");
     let dir = Fattr3 { nlink: 5, ..fattr(11, FileType3::Directory, 1) };
-    let dir = nodes.enter(None, handle(3), &dir, at(0), at(1)).expect("within the budget");
+    let dir = nodes.enter(FoundBy::LookUp(None), handle(3), &dir, at(0), at(1)).expect("within the budget");
     dir.lost_a_name(at(2));
     assert_eq!(dir.after_its_end().map(|attr| attr.nlink), Some(0));
 }
@@ -159,7 +168,7 @@ fn listings_add_nodes_up_to_a_bound() {
     let (root, now) = (nodes.root().clone(), Instant::now());
     let listed = |number: u8| {
         let file = fattr(number.into(), FileType3::Regular, 1);
-        let node = nodes.enter_listed(handle(number), &file, now, now).expect("within the budget");
+        let node = nodes.enter(FoundBy::Listing, handle(number), &file, now, now).expect("within the budget");
         nodes.record(&node, &root, &name(&number.to_string()), root.epoch());
         node
     };
@@ -185,7 +194,7 @@ fn cyclic_directories_are_freed() {
     let dir = |number| {
         let fattr = fattr(number, FileType3::Directory, 1);
         nodes
-            .enter(None, handle(number as u8), &fattr, Instant::now(), Instant::now())
+            .enter(FoundBy::LookUp(None), handle(number as u8), &fattr, Instant::now(), Instant::now())
             .expect("within the budget")
     };
     let dirs = [dir(2), dir(3), dir(4)];
@@ -206,8 +215,9 @@ fn an_endless_tree_retains_one_path() {
     for number in 0..2 * DEPTH_MAX as u64 + 100 {
         let fattr = fattr(number + 2, FileType3::Directory, 1);
         let handle = FileHandle::new(&(number + 2).to_be_bytes()).expect("short").to_owned();
-        let below =
-            nodes.enter(None, handle, &fattr, Instant::now(), Instant::now()).expect("within the budget");
+        let below = nodes
+            .enter(FoundBy::LookUp(None), handle, &fattr, Instant::now(), Instant::now())
+            .expect("within the budget");
         nodes.record(&below, &above, &name("deeper"), above.epoch());
         nodes.forget(&[(above.id, 1)]);
         seen.push(Arc::downgrade(&below));
