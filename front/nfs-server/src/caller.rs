@@ -8,8 +8,10 @@ use siphasher::sip::SipHasher13;
 use tombolo_core::fs::{Attr, Change, Changing, Entry, FileType, LeaseClient, Name};
 use tombolo_core::{Ctx, Error, KeyProperties, RequestId, RequestKey, Want};
 use tombolo_host_rpc::server::{Origin, Peer, Transport};
+use tombolo_host_runtime::buffer_pool::Buffers;
+use tombolo_mem::Source;
 use tombolo_wire_nfs3::attr::{fattr3, wcc_data};
-use tombolo_wire_nfs3::{FileHandle, PostOpAttr, Procedure, Status, WccData};
+use tombolo_wire_nfs3::{FileHandle, PostOpAttr, Procedure, Reply, Status, WccData};
 use tombolo_wire_rpc::{CallHeader, Credential};
 
 use crate::digests::Digests;
@@ -34,37 +36,38 @@ const SITE_BYTES: usize = 8;
 pub(crate) struct Caller<'a> {
     service: &'a NfsService,
     peer: &'a Peer,
-    credential: Credential<'a>,
+    header: &'a CallHeader<'a>,
+    /// The whole call.
+    pub record: &'a Source,
+    pub buffers: &'a Buffers,
     key: Option<RequestKey>,
     request: RequestId,
 }
 
 impl<'a> Caller<'a> {
-    /// Creates the caller of `procedure`, whose arguments begin with `args`, in a record of `record_bytes`.
+    /// Creates the caller of an idempotent call.
     pub fn new(
         service: &'a NfsService,
         peer: &'a Peer,
-        header: &CallHeader<'a>,
-        procedure: Procedure,
-        args: &[u8],
-        record_bytes: usize,
+        header: &'a CallHeader<'a>,
+        record: &'a Source,
+        buffers: &'a Buffers,
     ) -> Self {
-        let key = if is_idempotent(procedure) {
-            None
-        } else {
-            Some(request_key(
-                digest_of(&peer.origin),
-                header.xid.0,
-                procedure.number(),
-                checksum(args, record_bytes),
-            ))
-        };
-        Self { service, peer, credential: header.credential, key, request: service.next_request() }
+        Self { service, peer, header, record, buffers, key: None, request: service.next_request() }
     }
 
-    /// Creates the caller of an idempotent call.
-    pub fn idempotent(service: &'a NfsService, peer: &'a Peer, header: &CallHeader<'a>) -> Self {
-        Self { service, peer, credential: header.credential, key: None, request: service.next_request() }
+    /// Sets the request key of a call of `procedure`, whose arguments begin with `args`, unless it is
+    /// idempotent.
+    pub fn of(self, procedure: Procedure, args: &[u8]) -> Self {
+        let key = (!is_idempotent(procedure)).then(|| {
+            request_key(
+                digest_of(&self.peer.origin),
+                self.header.xid.0,
+                procedure.number(),
+                checksum(args, self.record.len()),
+            )
+        });
+        Self { key, ..self }
     }
 
     /// Returns the export of a handle; fails if it is not served, or not to this client.
@@ -78,7 +81,7 @@ impl<'a> Caller<'a> {
     /// Returns the client's identity for leases; `None` unless the call's AUTH_SYS credential has a stamp
     /// other than 0, by which clients of one party are distinguished.
     pub fn lease_client(&self) -> Option<LeaseClient> {
-        match &self.credential {
+        match &self.header.credential {
             Credential::Sys(auth) if auth.stamp != 0 => Some(lease_client(self.peer, auth.stamp)),
             _ => None,
         }
@@ -103,10 +106,42 @@ impl<'a> Caller<'a> {
     pub async fn target(&self, handle: FileHandle<'_>) -> Result<CallTarget> {
         let export = self.export(handle)?;
         let node = export.resolve(handle.as_bytes()).await?;
-        let identity = self.service.identities.identity(export.squash, &self.credential, self.peer).await?;
+        let credential = &self.header.credential;
+        let identity = self.service.identities.identity(export.squash, credential, self.peer).await?;
         let own = Ctx::root(export.session);
         let cx = Ctx { request: self.request, key: self.key, identity, want: Want::CHANGE_ATTRS, ..own };
         Ok(CallTarget { export: export.clone(), node, cx })
+    }
+
+    /// Executes a call about a node. A failed reply has the node's current attributes, if it was found.
+    pub async fn on<T>(
+        &self,
+        handle: FileHandle<'_>,
+        work: impl AsyncFnOnce(&mut CallTarget) -> Result<T>,
+    ) -> Reply<T, PostOpAttr> {
+        let mut target = match self.target(handle).await {
+            Ok(target) => target,
+            Err(Failure(status)) => return Reply::Failed(status, None),
+        };
+        match work(&mut target).await {
+            Ok(results) => Reply::Ok(results),
+            Err(failure) => {
+                let (status, attributes) = target.failed(failure).await;
+                Reply::Failed(status, attributes)
+            }
+        }
+    }
+
+    /// Executes a call that changes a node, as [`Caller::on`] does for others.
+    pub async fn change<T>(
+        &self,
+        handle: FileHandle<'_>,
+        work: impl AsyncFnOnce(&mut CallTarget) -> Result<T>,
+    ) -> Reply<T, WccData> {
+        match self.on(handle, work).await {
+            Reply::Ok(results) => Reply::Ok(results),
+            Reply::Failed(status, after) => Reply::Failed(status, WccData { before: None, after }),
+        }
     }
 
     /// Begins a subtree listing; see [`NfsService::begin_subtree`].
@@ -268,8 +303,8 @@ impl CallTarget {
         self.export.attr(&self.node).await.ok().map(|attr| fattr3(&attr))
     }
 
-    /// Returns the status of a failed call about a name in this directory, and the directory's current
-    /// attributes. If the directory itself has been removed, NOENT becomes STALE: after NOENT a client would
+    /// Returns the status of a failed call about this node or a name in it, and the node's current
+    /// attributes. If a directory itself has been removed, NOENT becomes STALE: after NOENT a client would
     /// not look the path up again.
     pub async fn failed(&self, Failure(status): Failure) -> (Status, PostOpAttr) {
         match self.export.attr(&self.node).await {

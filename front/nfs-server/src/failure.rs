@@ -2,7 +2,8 @@
 
 use tombolo_core::Error;
 use tombolo_core::fs::NameError;
-use tombolo_wire_nfs3::{Status, status};
+use tombolo_wire_nfs3::{Reply, Status, status};
+use tombolo_wire_xdr::{Encode, Encoder};
 
 use crate::handle::Refused;
 
@@ -12,6 +13,21 @@ pub(crate) struct Failure(pub Status);
 
 /// Result of a procedure's step.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+/// Returns a reply whose failed arm has these contents.
+pub(crate) fn reply<T, F>(outcome: Result<T>, contents: F) -> Reply<T, F> {
+    match outcome {
+        Ok(results) => Reply::Ok(results),
+        Err(Failure(status)) => Reply::Failed(status, contents),
+    }
+}
+
+/// Writes a failed reply. The work has written a successful one.
+pub(crate) fn write_failure<F: Encode>(written: &Reply<(), F>, results: &mut Encoder<'_>) {
+    if written.status().is_some() {
+        results.value(written);
+    }
+}
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {

@@ -214,96 +214,78 @@ mod tests {
     use super::*;
     use tombolo_back_memory::Memory;
     use tombolo_core::Error;
-    use tombolo_core::fs::{Client, Export, Mode, Name, NewMode, PermissionCheck};
+    use tombolo_test_support::Session;
 
-    const SESSION: SessionId = SessionId(1);
+    fn attached(limit: usize) -> (Session, Nodes) {
+        (Session::attach(&Memory::default()), Nodes::new(limit))
+    }
 
-    fn attached() -> Arc<dyn FileSystem> {
-        let client = Client { session: SESSION, label: "test".into(), checks: PermissionCheck::BackEnd };
-        Memory::default().attach(&client).expect("attach")
+    /// Enters a node with one look-up under this handle.
+    fn enter(session: &Session, nodes: &Nodes, node: NodeId, handle: &str) -> Arc<Node> {
+        let guard = NodeGuard::new(&session.fs, session.cx.session, node);
+        nodes.enter(Node::new(guard, handle.as_bytes().into()))
     }
 
     /// Makes a directory whose only look-up is that of its cached node.
-    fn made(file_system: &Arc<dyn FileSystem>, nodes: &Nodes, name: &str) -> Arc<Node> {
-        let cx = Ctx::root(SESSION);
-        let plain = Name::new(name.as_bytes()).expect("a name");
-        let mode = NewMode::settled(Mode::new(0o755));
-        let made = file_system.mkdir(&cx, NodeId::ROOT, plain, mode).wait().expect("mkdir");
-        let guard = NodeGuard::new(file_system, SESSION, made.entry.node);
-        nodes.enter(Node::new(guard, name.as_bytes().into()))
+    fn made(session: &Session, nodes: &Nodes, name: &str) -> Arc<Node> {
+        enter(session, nodes, session.dir(name), name)
     }
 
-    fn is_known(file_system: &Arc<dyn FileSystem>, node: NodeId) -> bool {
-        !matches!(file_system.getattr(&Ctx::root(SESSION), node, None).wait(), Err(Error::Stale))
+    fn is_known(session: &Session, node: NodeId) -> bool {
+        !matches!(session.lookup(node), Err(Error::Stale))
     }
 
     #[test]
     fn least_recently_used_nodes_are_evicted_and_forgotten() {
-        let (file_system, nodes) = (attached(), Nodes::new(2));
-        let (first, second) = (made(&file_system, &nodes, "a").id, made(&file_system, &nodes, "b").id);
+        let (session, nodes) = attached(2);
+        let (first, second) = (made(&session, &nodes, "a").id, made(&session, &nodes, "b").id);
         assert!(nodes.by_handle(b"a").is_some(), "used: it stays");
-        made(&file_system, &nodes, "c");
+        made(&session, &nodes, "c");
         assert!(nodes.by_handle(b"b").is_none() && !nodes.holds(second));
-        assert!(!is_known(&file_system, second), "the look-up was given back");
-        assert!(nodes.by_handle(b"a").is_some() && is_known(&file_system, first));
+        assert!(!is_known(&session, second), "the look-up was given back");
+        assert!(nodes.by_handle(b"a").is_some() && is_known(&session, first));
         assert_eq!(lock(&nodes.table).by_id.len(), 2);
     }
 
     #[test]
     fn node_in_use_outlives_eviction() {
-        let (file_system, nodes) = (attached(), Nodes::new(1));
-        let first = made(&file_system, &nodes, "a");
-        made(&file_system, &nodes, "b");
+        let (session, nodes) = attached(1);
+        let first = made(&session, &nodes, "a");
+        made(&session, &nodes, "b");
         assert!(nodes.by_handle(b"a").is_none());
-        assert!(is_known(&file_system, first.id));
+        assert!(is_known(&session, first.id));
         let id = first.id;
         drop(first);
-        assert!(!is_known(&file_system, id));
+        assert!(!is_known(&session, id));
     }
 
     #[test]
     fn repeated_look_ups_share_one_node() {
-        let (file_system, nodes) = (attached(), Nodes::new(8));
-        let first = made(&file_system, &nodes, "a");
-        let entry = file_system
-            .lookup(&Ctx::root(SESSION), NodeId::ROOT, Name::new(b"a").expect("a name"))
-            .wait()
-            .expect("lookup");
-        let again = nodes.enter(Node::new(NodeGuard::new(&file_system, SESSION, entry.node), (*b"a").into()));
+        let (session, nodes) = attached(8);
+        let first = made(&session, &nodes, "a");
+        let again = enter(&session, &nodes, session.node("a").expect("lookup"), "a");
         assert!(Arc::ptr_eq(&first, &again));
         nodes.remove(first.id);
         assert!(lock(&nodes.table).by_handle.is_empty() && lock(&nodes.table).by_id.is_empty());
     }
 
     #[test]
-    fn removed_node_is_forgotten_at_once() {
-        let (file_system, nodes) = (attached(), Nodes::new(8));
-        let node = made(&file_system, &nodes, "a");
-        let id = node.id;
-        nodes.remove(id);
-        drop(node);
-        assert!(!is_known(&file_system, id));
-    }
-
-    #[test]
     fn file_with_two_handles_is_removed_under_both() {
-        let (file_system, nodes) = (attached(), Nodes::new(8));
-        let id = made(&file_system, &nodes, "old").id;
-        let name = Name::new(b"old").expect("a name");
-        let entry = file_system.lookup(&Ctx::root(SESSION), NodeId::ROOT, name).wait().expect("lookup");
-        nodes.enter(Node::new(NodeGuard::new(&file_system, SESSION, entry.node), (*b"new").into()));
+        let (session, nodes) = attached(8);
+        let id = made(&session, &nodes, "old").id;
+        enter(&session, &nodes, session.node("old").expect("lookup"), "new");
         let found = |handle: &'static [u8]| nodes.with_handle(id, |cached| cached == handle);
         assert!(found(b"old").is_some() && found(b"new").is_some() && found(b"other").is_none());
         nodes.remove(id);
         assert!(nodes.by_handle(b"old").is_none() && nodes.by_handle(b"new").is_none());
-        assert!(!is_known(&file_system, id));
+        assert!(!is_known(&session, id));
     }
 
     #[test]
     fn nodes_that_come_and_go_leave_nothing_behind() {
-        let (file_system, nodes) = (attached(), Nodes::new(4));
+        let (session, nodes) = attached(4);
         for round in 0..100 {
-            let node = made(&file_system, &nodes, &format!("{round}"));
+            let node = made(&session, &nodes, &format!("{round}"));
             nodes.remove(node.id);
         }
         assert!(lock(&nodes.table).ring.len() <= 16, "{}", lock(&nodes.table).ring.len());

@@ -359,23 +359,17 @@ mod tests {
 
     use tombolo_back_memory::Memory;
     use tombolo_core::block_on;
-    use tombolo_core::fs::{Client, Export, Mode, Name, NewMode, PermissionCheck};
+    use tombolo_test_support::Session;
 
     use super::*;
 
-    const SESSION: SessionId = SessionId(1);
-
     /// Creates a cache with as many directories open.
     fn openings(count: usize) -> Openings {
-        let client = Client { session: SESSION, label: "test".into(), checks: PermissionCheck::BackEnd };
-        let file_system = Memory::default().attach(&client).expect("attach");
-        let openings = Openings::new(file_system.clone(), SESSION, Arc::new(WriteVerifier::new()), 2 * count);
+        let session = Session::attach(&Memory::default());
+        let Session { fs, cx, .. } = &session;
+        let openings = Openings::new(fs.clone(), cx.session, Arc::new(WriteVerifier::new()), 2 * count);
         for number in 0..count {
-            let name = number.to_string();
-            let name = Name::new(name.as_bytes()).expect("a name");
-            let mode = NewMode::settled(Mode::new(0o755));
-            let made = file_system.mkdir(&Ctx::root(SESSION), NodeId::ROOT, name, mode).wait();
-            block_on(openings.for_listing(made.expect("mkdir").entry.node)).expect("open");
+            block_on(openings.for_listing(session.dir(&number.to_string()))).expect("open");
         }
         openings
     }

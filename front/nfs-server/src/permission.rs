@@ -120,75 +120,27 @@ fn is_settled(ctime: Timestamp) -> bool {
 mod tests {
     use super::*;
     use tombolo_back_memory::Memory;
-    use tombolo_core::fs::{Client, Device, Export, FileType, Name, NewMode, PermissionCheck, SetAttr};
-    use tombolo_core::{Answer, SessionId};
-
-    const SESSION: SessionId = SessionId(1);
-
-    struct Bench {
-        file_system: Arc<dyn FileSystem>,
-        permissions: Arc<Permissions>,
-        node: NodeId,
-    }
-
-    impl Bench {
-        /// Creates a file of user 1000 with this mode.
-        fn new(mode: u32) -> Self {
-            let client = Client { session: SESSION, label: "test".into(), checks: PermissionCheck::BackEnd };
-            let file_system = Memory::default().attach(&client).expect("attach");
-            let cx = Ctx::root(SESSION);
-            let name = Name::new(b"file").expect("a name");
-            let mode = NewMode::settled(Mode::new(mode));
-            let made = file_system.mknod(&cx, NodeId::ROOT, name, FileType::Regular, mode, Device::default());
-            let node = made.wait().expect("mknod").entry.node;
-            let owner = SetAttr { uid: Some(1000), gid: Some(1000), ..SetAttr::default() };
-            file_system.setattr(&cx, node, None, &owner).wait().expect("chown");
-            Self { permissions: Arc::new(Permissions::new(file_system.clone())), file_system, node }
-        }
-
-        /// Returns whether this user may read and write.
-        fn may(&self, uid: u32) -> (bool, bool) {
-            let attr =
-                self.file_system.getattr(&Ctx::root(SESSION), self.node, None).wait().expect("getattr");
-            let cx = Ctx { identity: Identity { uid, gid: uid, groups: None }, ..Ctx::root(SESSION) };
-            let (permissions, node) = (self.permissions.clone(), self.node);
-            let answer = Answer::later(async move {
-                let read = permissions.check_read(&cx, node, &attr).await.is_ok();
-                Ok((read, permissions.check_write(&cx, node, &attr).await.is_ok()))
-            });
-            answer.wait().expect("an answer")
-        }
-
-        fn change(&self, set: SetAttr) {
-            self.file_system.setattr(&Ctx::root(SESSION), self.node, None, &set).wait().expect("setattr");
-        }
-    }
-
-    #[test]
-    fn owner_always_may_others_by_mode() {
-        let file = Bench::new(0o600);
-        assert_eq!(file.may(1000), (true, true));
-        assert_eq!(file.may(2000), (false, false));
-        assert_eq!(file.may(0), (true, true));
-        file.change(SetAttr { mode: Some(Mode::new(0)), ..SetAttr::default() });
-        assert_eq!(file.may(1000), (true, true), "it may have been open when the mode was changed");
-    }
-
-    #[test]
-    fn execute_permission_allows_reading() {
-        assert_eq!(Bench::new(0o711).may(2000), (true, false));
-    }
+    use tombolo_core::block_on;
+    use tombolo_test_support::Session;
 
     #[test]
     fn a_cached_permission_ends_with_its_attributes() {
-        let file = Bench::new(0o644);
+        let session = Session::attach(&Memory::default());
+        let (permissions, node) = (Permissions::new(session.fs.clone()), session.mknod("file").node);
+        session.chown(node, 1000, 1000).expect("chown");
+        let user = session.by(2000).cx;
+        let may = || {
+            let attr = session.attr(node);
+            let may_read = block_on(permissions.check_read(&user, node, &attr)).is_ok();
+            (may_read, block_on(permissions.check_write(&user, node, &attr)).is_ok())
+        };
         // A recent ctime prevents caching; the answer is right immediately in both cases.
         for wait in [Duration::ZERO, TICK + Duration::from_millis(100)] {
             std::thread::sleep(wait);
-            assert_eq!(file.may(2000), (true, false));
-            assert_eq!(file.permissions.grants.is_empty(), wait.is_zero());
+            assert_eq!(may(), (true, false));
+            assert_eq!(permissions.grants.is_empty(), wait.is_zero());
         }
-        file.change(SetAttr { mode: Some(Mode::new(0o600)), ..SetAttr::default() });
-        assert_eq!(file.may(2000), (false, false));
+        session.chmod(node, 0o600).expect("chmod");
+        assert_eq!(may(), (false, false));
     }
 }

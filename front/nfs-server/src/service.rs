@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use tombolo_host_rpc::server::{Exchange, Outcome, Peer, ReplyData, Service};
-use tombolo_host_runtime::buffer_pool::Buffers;
-use tombolo_mem::Source;
 use tombolo_wire_nfs3::{self as nfs3, Call, FileHandle, mount as mount3, side};
 use tombolo_wire_rpc::{Accepted, CallHeader, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Encoder};
@@ -31,17 +29,13 @@ impl NfsService {
         };
         let mut results = Encoder::new(reply);
         results.value(&ReplyHeader::success(header.xid));
+        let caller = Caller::new(self, peer, &header, record, buffers);
         let outcome = match (header.program, header.version) {
-            (nfs3::PROGRAM, nfs3::VERSION) => {
-                let carried_out = self.nfs(peer, &header, args, record, buffers, &mut results).await;
-                carried_out.map(|follows| *data = follows)
-            }
+            (nfs3::PROGRAM, nfs3::VERSION) => nfs(caller, header.procedure, args, &mut results, data).await,
             (mount3::PROGRAM, mount3::VERSION) => self.mount(peer, &header, args, &mut results).await,
             // The future is boxed, so that it does not enlarge the futures of NFS.
             (side::PROGRAM, side::VERSION) => {
-                let carried_out =
-                    Box::pin(self.side(peer, &header, args, record, buffers, &mut results)).await;
-                carried_out.map(|follows| *data = follows)
+                Box::pin(side(caller, header.procedure, args, &mut results, data)).await
             }
             (nfs3::PROGRAM, _) => Err(Accepted::ProgMismatch { low: nfs3::VERSION, high: nfs3::VERSION }),
             (mount3::PROGRAM, _) => {
@@ -55,31 +49,6 @@ impl NfsService {
             results.value(&ReplyHeader::accept(header.xid, refusal));
         }
         Outcome::Reply
-    }
-
-    async fn nfs(
-        &self,
-        peer: &Peer,
-        header: &CallHeader<'_>,
-        mut args: Decoder<'_>,
-        record: &Source,
-        buffers: &Buffers,
-        results: &mut Encoder<'_>,
-    ) -> Result<Option<ReplyData>, Accepted> {
-        let procedure = nfs3::Procedure::from_number(header.procedure).ok_or(Accepted::ProcUnavail)?;
-        let caller = Caller::new(self, peer, header, procedure, args.rest(), record.len());
-        // Calls that change something begin with a handle in the changed tree.
-        let changed = Decoder::new(args.rest()).value::<FileHandle<'_>>();
-        // The decoder begins at the start of the message, because its position locates the data of a WRITE.
-        let call = Call::decode(procedure, &mut args, record.len()).map_err(|error| {
-            tracing::debug!(%peer.origin, ?procedure, %error, "garbage arguments");
-            Accepted::GarbageArgs
-        })?;
-        let _changing = match changed {
-            Ok(file) => caller.begin_change(file).await,
-            Err(_) => None,
-        };
-        Ok(execute(&caller, call, record, buffers, results).await)
     }
 
     async fn mount(
@@ -96,54 +65,68 @@ impl NfsService {
     }
 }
 
-impl NfsService {
-    async fn side(
-        &self,
-        peer: &Peer,
-        header: &CallHeader<'_>,
-        mut args: Decoder<'_>,
-        record: &Source,
-        buffers: &Buffers,
-        results: &mut Encoder<'_>,
-    ) -> Result<Option<ReplyData>, Accepted> {
-        let (arguments, arguments_bytes) = (args.rest(), record.len());
-        let procedure = side::Procedure::from_number(header.procedure).ok_or(Accepted::ProcUnavail)?;
-        let call = side::Call::decode(procedure, &mut args).map_err(|_| Accepted::GarbageArgs)?;
-        let caller = Caller::idempotent(self, peer, header);
-        match call {
-            side::Call::Null => {}
-            side::Call::List(args) => subtree::list(&caller, args, results).await,
-            side::Call::Digests(args) => digests::digests(&caller, args, buffers, results).await,
-            side::Call::Lend(args) => {
-                let (reply, data) = lending::lend(&caller, args, buffers).await;
-                results.value(&reply);
-                return Ok(data);
-            }
-            side::Call::Pack(args) => packing::pack(&caller, args, buffers, results).await,
-            side::Call::Unpack(args) => {
-                // An unpack changes the same as a WRITE.
-                let write = nfs3::Procedure::Write;
-                let caller = Caller::new(self, peer, header, write, arguments, arguments_bytes);
-                let _changing = caller.begin_change(args.file).await;
-                results.value(&packing::unpack(&caller, args, record, buffers).await);
-            }
-            side::Call::Lease(args) => drop(results.value(&lease::lease(&caller, args).await)),
-        }
-        Ok(None)
-    }
+async fn nfs(
+    caller: Caller<'_>,
+    procedure: u32,
+    mut args: Decoder<'_>,
+    results: &mut Encoder<'_>,
+    data: &mut Option<ReplyData>,
+) -> Result<(), Accepted> {
+    let procedure = nfs3::Procedure::from_number(procedure).ok_or(Accepted::ProcUnavail)?;
+    let caller = caller.of(procedure, args.rest());
+    // Calls that change something begin with a handle in the changed tree.
+    let changed = Decoder::new(args.rest()).value::<FileHandle<'_>>();
+    // The decoder begins at the start of the message, because its position locates the data of a WRITE.
+    let call = Call::decode(procedure, &mut args, caller.record.len()).map_err(|error| {
+        let peer = caller.peer();
+        tracing::debug!(%peer.origin, ?procedure, %error, "garbage arguments");
+        Accepted::GarbageArgs
+    })?;
+    let _changing = match changed {
+        Ok(file) => caller.begin_change(file).await,
+        Err(_) => None,
+    };
+    execute(&caller, call, results, data).await;
+    Ok(())
 }
 
-/// Executes a call and writes its results. `record` is the whole call. The returned data follows the results.
+async fn side(
+    caller: Caller<'_>,
+    procedure: u32,
+    mut args: Decoder<'_>,
+    results: &mut Encoder<'_>,
+    data: &mut Option<ReplyData>,
+) -> Result<(), Accepted> {
+    let arguments = args.rest();
+    let procedure = side::Procedure::from_number(procedure).ok_or(Accepted::ProcUnavail)?;
+    let call = side::Call::decode(procedure, &mut args).map_err(|_| Accepted::GarbageArgs)?;
+    match call {
+        side::Call::Null => {}
+        side::Call::List(args) => subtree::list(&caller, args, results).await,
+        side::Call::Digests(args) => digests::digests(&caller, args, results).await,
+        side::Call::Lend(args) => drop(results.value(&lending::lend(&caller, args, data).await)),
+        side::Call::Pack(args) => packing::pack(&caller, args, results).await,
+        side::Call::Unpack(args) => {
+            // An unpack changes the same as a WRITE.
+            let caller = caller.of(nfs3::Procedure::Write, arguments);
+            let _changing = caller.begin_change(args.file).await;
+            results.value(&packing::unpack(&caller, args).await);
+        }
+        side::Call::Lease(args) => drop(results.value(&lease::lease(&caller, args).await)),
+    }
+    Ok(())
+}
+
+/// Executes a call and writes its results. `data` follows the results.
 ///
 /// Every call's future is as large as the largest, and the transport budgets a few KiB for each pending call.
 /// The largest futures, those of SETATTR, of RENAME and of procedures that create something, are boxed.
 async fn execute(
     caller: &Caller<'_>,
     call: Call<'_>,
-    record: &Source,
-    buffers: &Buffers,
     results: &mut Encoder<'_>,
-) -> Option<ReplyData> {
+    data: &mut Option<ReplyData>,
+) {
     match call {
         Call::Null => {}
         Call::Getattr(handle) => drop(results.value(&attributes::getattr(caller, handle).await)),
@@ -151,12 +134,8 @@ async fn execute(
         Call::Lookup(args) => names::lookup(caller, args, results).await,
         Call::Access(args) => drop(results.value(&attributes::access(caller, args).await)),
         Call::Readlink(handle) => names::readlink(caller, handle, results).await,
-        Call::Read(args) => {
-            let (reply, data) = data::read(caller, args, buffers).await;
-            results.value(&reply);
-            return data;
-        }
-        Call::Write(args) => drop(results.value(&data::write(caller, args, record).await)),
+        Call::Read(args) => drop(results.value(&data::read(caller, args, data).await)),
+        Call::Write(args) => drop(results.value(&data::write(caller, args).await)),
         Call::Create(args) => Box::pin(making::create(caller, args, results)).await,
         Call::Mkdir(args) => Box::pin(making::mkdir(caller, args, results)).await,
         Call::Symlink(args) => Box::pin(making::symlink(caller, args, results)).await,
@@ -172,7 +151,6 @@ async fn execute(
         Call::Pathconf(handle) => drop(results.value(&volume::pathconf(caller, handle).await)),
         Call::Commit(args) => drop(results.value(&data::commit(caller, args).await)),
     }
-    None
 }
 
 impl Service for NfsService {

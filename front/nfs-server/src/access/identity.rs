@@ -6,7 +6,6 @@ use quick_cache::sync::Cache;
 use tombolo_core::{Error, Identity, Result, Squash};
 use tombolo_host_links::server::IdentityPolicy;
 use tombolo_host_rpc::server::{Origin, Peer};
-use tombolo_host_tls::PeerCertificate;
 use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX};
 
 use super::claims::Claims;
@@ -52,22 +51,17 @@ impl Identities {
             }
             Origin::Network(_) if !squash.takes_all() => {
                 if let Some(claims) = &self.claims {
-                    return Ok(self.by_certificate(
-                        squash,
-                        credential,
-                        peer.certificate.get().map(AsRef::as_ref),
-                        claims,
-                    ));
+                    let named = self.named(credential);
+                    let claimed = claims.identity(peer.certificate.get().map(AsRef::as_ref), named);
+                    // Claimed groups are checked by the rules, so none are looked up.
+                    return Ok(claimed.map_or(anonymous(squash), |claimed| self.within(squash, claimed)));
                 }
             }
             _ => {}
         }
         let sys = match credential {
             Credential::Sys(sys) if !squash.takes_all() => sys,
-            _ => {
-                let Squash { anonymous_uid: uid, anonymous_gid: gid, .. } = squash;
-                return Ok(Identity { uid, gid, groups: None });
-            }
+            _ => return Ok(anonymous(squash)),
         };
         let (uid, gid) = (squash.uid(sys.uid), squash.gid(sys.gid));
         let groups = match &self.groups {
@@ -77,28 +71,19 @@ impl Identities {
         Ok(Identity { uid, gid, groups })
     }
 
-    /// Returns the identity of a network caller under certificate rules. Claimed groups are checked by the
-    /// rules, so none are looked up.
-    fn by_certificate(
-        &self,
-        squash: Squash,
-        credential: &Credential<'_>,
-        certificate: Option<&PeerCertificate>,
-        claims: &Claims,
-    ) -> Identity {
-        let named = match credential {
+    /// Returns the identity that an AUTH_SYS credential names.
+    fn named(&self, credential: &Credential<'_>) -> Option<Identity> {
+        match credential {
             Credential::Sys(sys) => {
                 Some(Identity { uid: sys.uid, gid: sys.gid, groups: self.shared(&sys.gids) })
             }
             _ => None,
-        };
-        match claims.identity(certificate, named) {
-            Some(Identity { uid, gid, groups }) => {
-                let groups = groups.and_then(|groups| self.squashed(squash, groups));
-                Identity { uid: squash.uid(uid), gid: squash.gid(gid), groups }
-            }
-            None => Identity { uid: squash.anonymous_uid, gid: squash.anonymous_gid, groups: None },
         }
+    }
+
+    fn within(&self, squash: Squash, Identity { uid, gid, groups }: Identity) -> Identity {
+        let groups = groups.and_then(|groups| self.squashed(squash, groups));
+        Identity { uid: squash.uid(uid), gid: squash.gid(gid), groups }
     }
 
     /// Returns the identity of a process under an identity policy. Claimed groups are checked against the
@@ -111,16 +96,11 @@ impl Identities {
         identity_policy: &IdentityPolicy,
     ) -> Result<Identity> {
         if squash.takes_all() {
-            let Squash { anonymous_uid: uid, anonymous_gid: gid, .. } = squash;
-            return Ok(Identity { uid, gid, groups: None });
+            return Ok(anonymous(squash));
         }
-        let named = match credential {
-            Credential::Sys(sys) => Identity { uid: sys.uid, gid: sys.gid, groups: self.shared(&sys.gids) },
-            _ => Identity::default(),
-        };
-        let Identity { uid, gid, groups } = identity_policy.identity(named).ok_or(Error::NotPermitted)?;
-        let groups = groups.and_then(|groups| self.squashed(squash, groups));
-        Ok(Identity { uid: squash.uid(uid), gid: squash.gid(gid), groups })
+        let named = self.named(credential).unwrap_or_default();
+        let claimed = identity_policy.identity(named).ok_or(Error::NotPermitted)?;
+        Ok(self.within(squash, claimed))
     }
 
     /// Returns the groups that the credential names, squashed; `None` if it names none.
@@ -152,6 +132,10 @@ impl Identities {
         self.lists.insert(list.clone(), list.clone());
         Some(list)
     }
+}
+
+fn anonymous(squash: Squash) -> Identity {
+    Identity { uid: squash.anonymous_uid, gid: squash.anonymous_gid, groups: None }
 }
 
 #[cfg(test)]

@@ -4,38 +4,25 @@ use tombolo_core::fs::{AccessMask, Attr, Change, FileType, SetAttr, SetTime};
 use tombolo_wire_nfs3::args::{AccessArgs, AccessBits, SetattrArgs};
 use tombolo_wire_nfs3::attr::{fattr3, set_attr};
 use tombolo_wire_nfs3::results::{AccessOk, AccessReply, GetattrReply, SetattrReply};
-use tombolo_wire_nfs3::{FileHandle, Reply, Status, WccData};
+use tombolo_wire_nfs3::{FileHandle, Status};
 
 use crate::caller::{CallTarget, Caller};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, reply};
 
 /// Executes GETATTR (RFC 1813 §3.3.1).
 pub(crate) async fn getattr(caller: &Caller<'_>, handle: FileHandle<'_>) -> GetattrReply {
-    let attr = match caller.target(handle).await {
-        Ok(target) => target.attr().await,
-        Err(failure) => Err(failure),
-    };
-    match attr {
-        Ok(attr) => Reply::Ok(fattr3(&attr)),
-        Err(Failure(status)) => Reply::Failed(status, ()),
-    }
+    let attributes = async { Ok(fattr3(&caller.target(handle).await?.attr().await?)) };
+    reply(attributes.await, ())
 }
 
 /// Executes SETATTR (§3.3.2): sets the size through an opening, and makes the changes stable before the reply
 /// if the export's durability requires it.
 pub(crate) async fn setattr(caller: &Caller<'_>, args: SetattrArgs<'_>) -> SetattrReply {
-    let target = match caller.target(args.object).await {
-        Ok(target) => target,
-        Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
-    };
-    let changed = match set_attr(&args.attributes, args.guard) {
-        Ok(set) => change(&target, &set).await,
-        Err(error) => Err(error.into()),
-    };
-    match changed {
-        Ok(change) => Reply::Ok(target.wcc(&change).await),
-        Err(Failure(status)) => Reply::Failed(status, target.wcc_now().await),
-    }
+    let changed = caller.change(args.object, async |target| {
+        let change = change(target, &set_attr(&args.attributes, args.guard)?).await?;
+        Ok(target.wcc(&change).await)
+    });
+    changed.await
 }
 
 /// Changes attributes on the caller's behalf, and makes the change stable if the export's durability requires
@@ -70,14 +57,11 @@ async fn truncate(target: &CallTarget, attr: &Attr, set: &SetAttr) -> Result<(At
 
 /// Executes ACCESS (§3.3.4), whose reply the client may cache while the ctime is unchanged.
 pub(crate) async fn access(caller: &Caller<'_>, args: AccessArgs<'_>) -> AccessReply {
-    let target = match caller.target(args.object).await {
-        Ok(target) => target,
-        Err(Failure(status)) => return Reply::Failed(status, None),
-    };
-    match allowed(&target, args.access).await {
-        Ok((attr, access)) => Reply::Ok(AccessOk { attributes: Some(fattr3(&attr)), access }),
-        Err(Failure(status)) => Reply::Failed(status, target.post_op().await),
-    }
+    let checked = caller.on(args.object, async |target| {
+        let (attr, access) = allowed(target, args.access).await?;
+        Ok(AccessOk { attributes: Some(fattr3(&attr)), access })
+    });
+    checked.await
 }
 
 pub(super) async fn allowed(target: &CallTarget, requested: AccessBits) -> Result<(Attr, AccessBits)> {

@@ -8,27 +8,18 @@ use tombolo_mem::Source;
 use tombolo_wire_nfs3::args::{CommitArgs, ReadArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::attr::{fattr3, stability, stable_how, wcc_data};
 use tombolo_wire_nfs3::results::{CommitOk, CommitReply, ReadOk, ReadReply, WriteOk, WriteReply};
-use tombolo_wire_nfs3::{Data, Reply, Status, WccData, WriteVerifier};
+use tombolo_wire_nfs3::{Data, Status, WriteVerifier};
 
 use crate::caller::{CallTarget, Caller, key_under};
 use crate::failure::{Failure, Result};
 use crate::openings::Opening;
 
 /// Executes READ (RFC 1813 §3.3.6). The data follows the results.
-pub(crate) async fn read(
-    caller: &Caller<'_>,
-    args: ReadArgs<'_>,
-    buffers: &Buffers,
-) -> (ReadReply, Option<ReplyData>) {
-    let target = match caller.target(args.file).await {
-        Ok(target) => target,
-        Err(Failure(status)) => return (Reply::Failed(status, None), None),
-    };
+pub(crate) async fn read(caller: &Caller<'_>, args: ReadArgs<'_>, data: &mut Option<ReplyData>) -> ReadReply {
     let limit = args.count.min(caller.transfer_max());
-    match read_some(&target, args.offset, limit, buffers).await {
-        Ok((ok, data)) => (Reply::Ok(ok), data),
-        Err(Failure(status)) => (Reply::Failed(status, target.post_op().await), None),
-    }
+    let reading =
+        async |target: &mut CallTarget| read_some(target, args.offset, limit, caller.buffers, data).await;
+    caller.on(args.file, reading).await
 }
 
 /// Reads, and returns attributes from before the read: data newer than the attributes makes a client
@@ -38,14 +29,15 @@ async fn read_some(
     offset: u64,
     limit: u32,
     buffers: &Buffers,
-) -> Result<(ReadOk, Option<ReplyData>)> {
+    data: &mut Option<ReplyData>,
+) -> Result<ReadOk> {
     let attr = target.file_attr().await?;
     let export = &target.export;
     export.permissions.check_read(&target.cx, target.node.id, &attr).await?;
     let remaining = attr.size.saturating_sub(offset);
     let wanted = u64::from(limit).min(remaining) as usize;
     if wanted == 0 {
-        return Ok((ReadOk::to_send(Some(fattr3(&attr)), 0, remaining == 0), None));
+        return Ok(ReadOk::to_send(Some(fattr3(&attr)), 0, remaining == 0));
     }
     let lease = buffers.take(wanted).ok_or(Failure(Status::Jukebox))?;
     let opening = export.openings.for_reading(target.node.id).await?;
@@ -55,37 +47,36 @@ async fn read_some(
     // After a short read before the end the next bytes may be unreadable; the client's next READ gets the
     // error.
     let eof = done.eof || count as u64 == remaining;
-    Ok((ReadOk::to_send(Some(fattr3(&attr)), count as u32, eof), Some(ReplyData::new(lease, count))))
+    *data = Some(ReplyData::new(lease, count));
+    Ok(ReadOk::to_send(Some(fattr3(&attr)), count as u32, eof))
 }
 
-/// Executes WRITE (§3.3.7). `record` is the whole call, which contains the data.
-pub(crate) async fn write(caller: &Caller<'_>, args: WriteArgs<'_>, record: &Source) -> WriteReply {
-    let mut target = match caller.target(args.file).await {
-        Ok(target) => target,
-        Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
-    };
+/// Executes WRITE (§3.3.7).
+pub(crate) async fn write(caller: &Caller<'_>, args: WriteArgs<'_>) -> WriteReply {
     // RFC 1813 does not say which of two differing lengths counts, so the call is refused.
     let is_clear = args.count == args.data.len_bytes();
-    let data = data_of(args.data, record, caller.transfer_max()).filter(|_| is_clear);
-    write_to(&mut target, args.offset, args.stable, data.as_ref()).await
+    let data = data_of(caller, args.data, caller.transfer_max()).filter(|_| is_clear);
+    let writing =
+        async |target: &mut CallTarget| write_to(target, args.offset, args.stable, data.as_ref()).await;
+    caller.change(args.file, writing).await
 }
 
-/// Returns the data of the call `record`, at most `bytes_max`; `None` if the record is too short.
-pub(crate) fn data_of(data: Data, record: &Source, bytes_max: u32) -> Option<Source> {
-    let range = data.range(record.len()).ok()?;
-    let mut bytes = record.clone();
+/// Returns the data of a call, at most `bytes_max`; `None` if its record is too short.
+pub(super) fn data_of(caller: &Caller<'_>, data: Data, bytes_max: u32) -> Option<Source> {
+    let range = data.range(caller.record.len()).ok()?;
+    let mut bytes = caller.record.clone();
     bytes.advance(range.start);
     bytes.truncate(range.len().min(bytes_max as usize));
     Some(bytes)
 }
 
-/// Performs a WRITE of the given data and builds the reply; INVAL without data.
-pub(crate) async fn write_to(
+/// Performs a WRITE of the given data; INVAL without data.
+pub(super) async fn write_to(
     target: &mut CallTarget,
     offset: u64,
     stable: StableHow,
     data: Option<&Source>,
-) -> WriteReply {
+) -> Result<WriteOk> {
     // Read before the write: data lost after this point was accepted under this verifier.
     let verifier = target.export.verifier.bytes();
     // Under another verifier a duplicate counts as another write, because the data of the first may have been
@@ -97,19 +88,13 @@ pub(crate) async fn write_to(
         kill_privileges: target.cx.identity.uid != 0,
         ..Write::default()
     };
-    let written = match data {
-        Some(data) => write_some(target, &how, data).await,
-        None => Err(Failure(Status::Inval)),
-    };
-    match written {
-        Ok(written) => Reply::Ok(WriteOk {
-            file_wcc: target.wcc(&written.file).await,
-            count: u32::try_from(written.count).unwrap_or(u32::MAX),
-            committed: stable_how(written.stability),
-            verifier: WriteVerifier(verifier),
-        }),
-        Err(Failure(status)) => Reply::Failed(status, target.wcc_now().await),
-    }
+    let written = write_some(target, &how, data.ok_or(Failure(Status::Inval))?).await?;
+    Ok(WriteOk {
+        file_wcc: target.wcc(&written.file).await,
+        count: u32::try_from(written.count).unwrap_or(u32::MAX),
+        committed: stable_how(written.stability),
+        verifier: WriteVerifier(verifier),
+    })
 }
 
 async fn write_some(target: &CallTarget, how: &Write, data: &Source) -> Result<Written> {
@@ -190,18 +175,12 @@ fn unchanged(attr: &Attr) -> Change {
 
 /// Executes COMMIT (§3.3.21). The whole file is made stable, whatever the range.
 pub(crate) async fn commit(caller: &Caller<'_>, args: CommitArgs<'_>) -> CommitReply {
-    let target = match caller.target(args.file).await {
-        Ok(target) => target,
-        Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
-    };
-    match sync(&target).await {
+    let synced = caller.change(args.file, async |target| {
+        let file_wcc = wcc_data(&sync(target).await?);
         // The verifier after the sync: data lost meanwhile must be sent again.
-        Ok(change) => Reply::Ok(CommitOk {
-            file_wcc: wcc_data(&change),
-            verifier: WriteVerifier(target.export.verifier.bytes()),
-        }),
-        Err(Failure(status)) => Reply::Failed(status, target.wcc_now().await),
-    }
+        Ok(CommitOk { file_wcc, verifier: WriteVerifier(target.export.verifier.bytes()) })
+    });
+    synced.await
 }
 
 async fn sync(target: &CallTarget) -> Result<Change> {

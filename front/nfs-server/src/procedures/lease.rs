@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_core::fs::{AccessMask, LeaseAnswer, LeaseClient, LeaseRequest, LeaseTable};
+use tombolo_wire_nfs3::Status;
 use tombolo_wire_nfs3::side::{LeaseArgs, LeaseOk, LeaseOperation, LeaseReply, LeaseState};
-use tombolo_wire_nfs3::{Reply, Status};
 
 use crate::caller::{CallTarget, Caller};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, reply};
 
 /// Executes LEASE. A call that keeps a lease is answered after a twentieth of the term, or earlier if the
 /// lease is recalled or not held.
@@ -24,10 +24,7 @@ pub(crate) async fn lease(caller: &Caller<'_>, args: LeaseArgs<'_>) -> LeaseRepl
         drop(target);
         Ok(request(leases, client, args).await)
     };
-    match answered.await {
-        Ok(reply) => Reply::Ok(reply),
-        Err(Failure(status)) => Reply::Failed(status, ()),
-    }
+    reply(answered.await, ())
 }
 
 /// Checks that the client may hold a lease, and that its user may list the export's root and look up names in

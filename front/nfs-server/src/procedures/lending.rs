@@ -3,34 +3,30 @@
 use tombolo_core::Error;
 use tombolo_core::fs::{PersistentHandle, within};
 use tombolo_host_rpc::server::ReplyData;
-use tombolo_host_runtime::buffer_pool::Buffers;
+use tombolo_wire_nfs3::Status;
 use tombolo_wire_nfs3::attr::weak_attr;
 use tombolo_wire_nfs3::results::ReadOk;
 use tombolo_wire_nfs3::side::{LendArgs, LendReply};
-use tombolo_wire_nfs3::{Reply, Status};
 
 use crate::caller::Caller;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, reply};
 
 /// Executes LEND. The data follows the results.
-pub(crate) async fn lend(
-    caller: &Caller<'_>,
-    args: LendArgs<'_>,
-    buffers: &Buffers,
-) -> (LendReply, Option<ReplyData>) {
-    match lent(caller, args, buffers).await {
-        Ok(data) => (Reply::Ok(ReadOk::to_send(None, args.count, false)), Some(data)),
-        Err(Failure(status)) => (Reply::Failed(status, None), None),
-    }
+pub(crate) async fn lend(caller: &Caller<'_>, args: LendArgs<'_>, data: &mut Option<ReplyData>) -> LendReply {
+    let lent = lent(caller, args).await.map(|lent| {
+        *data = Some(lent);
+        ReadOk::to_send(None, args.count, false)
+    });
+    reply(lent, None)
 }
 
-async fn lent(caller: &Caller<'_>, args: LendArgs<'_>, buffers: &Buffers) -> Result<ReplyData> {
+async fn lent(caller: &Caller<'_>, args: LendArgs<'_>) -> Result<ReplyData> {
     let target = caller.target(args.export).await?;
     if args.count == 0 || args.count > caller.transfer_max() {
         return Err(Failure(Status::Inval));
     }
     let count = args.count as usize;
-    let lease = buffers.take(count).ok_or(Failure(Status::Jukebox))?;
+    let lease = caller.buffers.take(count).ok_or(Failure(Status::Jukebox))?;
     let file = PersistentHandle { kind: args.kind.cast_signed(), bytes: args.file.as_bytes().into() };
     let (into, version) = (lease.sink(0..count), weak_attr(&args.version));
     let lent = within(target.export.file_system.lending(), |lending| {

@@ -9,46 +9,32 @@ use tombolo_core::fs::{AccessMask, Attr, Cookie, DirBudget, DirEntry, DirPage, E
 use tombolo_wire_nfs3::args::{ReaddirArgs, ReaddirplusArgs};
 use tombolo_wire_nfs3::attr::fattr3;
 use tombolo_wire_nfs3::listing::{
-    DirEntry3, DirEntryPlus3, ENTRY_ALIGN, ENTRY_BYTES, ListingWriter, ReaddirReply, ReaddirplusReply,
-    frame_bytes, plus_bytes,
+    DirEntry3, DirEntryPlus3, ENTRY_ALIGN, ENTRY_BYTES, ListingWriter, frame_bytes, plus_bytes,
 };
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FileHandle, Status};
 use tombolo_wire_xdr::Encoder;
 
 use super::LISTING_MAX_BYTES;
 use crate::caller::{CallTarget, Caller};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, write_failure};
 use crate::nodes::{Node, NodeGuard};
 
 /// Executes READDIR (RFC 1813 §3.3.16).
 pub(crate) async fn readdir(caller: &Caller<'_>, args: ReaddirArgs<'_>, results: &mut Encoder<'_>) {
-    let dir = match caller.target(args.dir).await {
-        Ok(dir) => dir,
-        Err(Failure(status)) => {
-            results.value(&ReaddirReply::Failed(status, None));
-            return;
-        }
-    };
     let wanted = Wanted::new(caller, args.dir, args.cookie, args.verifier, args.count, None);
-    if let Err(Failure(status)) = list(&dir, &wanted, results, None).await {
-        results.value(&ReaddirReply::Failed(status, dir.post_op().await));
-    }
+    write_page(caller, args.dir, &wanted, results).await;
 }
 
 /// Executes READDIRPLUS (§3.3.17).
 pub(crate) async fn readdirplus(caller: &Caller<'_>, args: ReaddirplusArgs<'_>, results: &mut Encoder<'_>) {
-    let dir = match caller.target(args.dir).await {
-        Ok(dir) => dir,
-        Err(Failure(status)) => {
-            results.value(&ReaddirplusReply::Failed(status, None));
-            return;
-        }
-    };
     let dircount = Some(args.dircount);
     let wanted = Wanted::new(caller, args.dir, args.cookie, args.verifier, args.maxcount, dircount);
-    if let Err(Failure(status)) = list(&dir, &wanted, results, None).await {
-        results.value(&ReaddirplusReply::Failed(status, dir.post_op().await));
-    }
+    write_page(caller, args.dir, &wanted, results).await;
+}
+
+async fn write_page(caller: &Caller<'_>, dir: FileHandle<'_>, wanted: &Wanted, results: &mut Encoder<'_>) {
+    let written = caller.on(dir, async |dir| list(dir, wanted, results, None).await.map(drop));
+    write_failure(&written.await, results);
 }
 
 /// A page requested by READDIR, READDIRPLUS or LIST.

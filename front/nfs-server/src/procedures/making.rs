@@ -12,11 +12,11 @@ use tombolo_wire_nfs3::args::{
 };
 use tombolo_wire_nfs3::attr::{device, fattr3, set_attr};
 use tombolo_wire_nfs3::results::{CreateOk, CreateReply, LinkReply, LinkWcc};
-use tombolo_wire_nfs3::{Reply, Sattr3, Status, WccData};
+use tombolo_wire_nfs3::{FileHandle, Reply, Sattr3, Status, WccData};
 use tombolo_wire_xdr::Encoder;
 
 use crate::caller::{CallTarget, Caller};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, write_failure};
 use crate::nodes::{Node, NodeGuard};
 
 /// Default mode of a new node: access for the owner only.
@@ -33,12 +33,8 @@ struct NewNode {
 
 /// Executes CREATE (RFC 1813 §3.3.8).
 pub(crate) async fn create(caller: &Caller<'_>, args: CreateArgs<'_>, results: &mut Encoder<'_>) {
-    let dir = caller.target(args.location.dir).await;
-    let made = match &dir {
-        Ok(dir) => create_in(dir, args.location.name, &args.how).await,
-        Err(failure) => Err(*failure),
-    };
-    answer(dir, made, results).await;
+    let DirOpArgs { dir, name } = args.location;
+    answer(caller, dir, results, async |dir| create_in(dir, name, &args.how).await).await;
 }
 
 /// Executes MKDIR (§3.3.9).
@@ -69,8 +65,8 @@ pub(crate) async fn mknod(caller: &Caller<'_>, args: MknodArgs<'_>, results: &mu
         MknodKind::Socket(attributes) => (FileType::Socket, attributes, none),
         MknodKind::Fifo(attributes) => (FileType::Fifo, attributes, none),
         MknodKind::Other(_) => {
-            let dir = caller.target(args.location.dir).await;
-            return answer(dir, Err(Failure(Status::BadType)), results).await;
+            let refused = async |_: &mut CallTarget| Err(Failure(Status::BadType));
+            return answer(caller, args.location.dir, results, refused).await;
         }
     };
     make(caller, args.location, &attributes, results, async |dir, name, set| {
@@ -143,27 +139,16 @@ async fn make(
     results: &mut Encoder<'_>,
     step: impl AsyncFnOnce(&CallTarget, Name<'_>, &mut SetAttr) -> Result<Made>,
 ) {
-    let dir = caller.target(location.dir).await;
-    let made = match &dir {
-        Ok(dir) => make_in(dir, location.name, attributes, step).await,
-        Err(failure) => Err(*failure),
+    let made = async |dir: &mut CallTarget| {
+        let name = new_name(location.name)?;
+        let mut set = set_attr(attributes, None)?;
+        // Only regular files have a size to set.
+        set.size = None;
+        let made = step(dir, name, &mut set).await?;
+        let node = dir.export.adopt(made.entry.node).await?;
+        finish(dir, node, made.entry.attr, made.dir, set).await
     };
-    answer(dir, made, results).await;
-}
-
-async fn make_in(
-    dir: &CallTarget,
-    name: &[u8],
-    attributes: &Sattr3,
-    step: impl AsyncFnOnce(&CallTarget, Name<'_>, &mut SetAttr) -> Result<Made>,
-) -> Result<NewNode> {
-    let name = new_name(name)?;
-    let mut set = set_attr(attributes, None)?;
-    // Only regular files have a size to set.
-    set.size = None;
-    let made = step(dir, name, &mut set).await?;
-    let node = dir.export.adopt(made.entry.node).await?;
-    finish(dir, node, made.entry.attr, made.dir, set).await
+    answer(caller, location.dir, results, made).await;
 }
 
 async fn create_in(dir: &CallTarget, name: &[u8], how: &CreateHow) -> Result<NewNode> {
@@ -279,22 +264,20 @@ fn new_name(name: &[u8]) -> Result<Name<'_>> {
     }
 }
 
-async fn answer(dir: Result<CallTarget>, made: Result<NewNode>, results: &mut Encoder<'_>) {
-    match (&dir, &made) {
-        (Ok(dir), Ok(new)) => {
-            let reply = CreateReply::Ok(CreateOk {
-                object: Some(new.node.wire_handle()),
-                attributes: Some(fattr3(&new.attr)),
-                dir_wcc: dir.wcc(&new.dir).await,
-            });
-            results.value(&reply);
-        }
-        (Ok(dir), Err(failure)) => {
-            let (status, wcc) = dir.change_failed(*failure).await;
-            results.value(&CreateReply::Failed(status, wcc));
-        }
-        (Err(Failure(status)), _) => {
-            results.value(&CreateReply::Failed(*status, WccData::NONE));
-        }
-    }
+async fn answer(
+    caller: &Caller<'_>,
+    dir: FileHandle<'_>,
+    results: &mut Encoder<'_>,
+    make: impl AsyncFnOnce(&mut CallTarget) -> Result<NewNode>,
+) {
+    let written = caller.change(dir, async |dir| {
+        let new = make(dir).await?;
+        results.value(&CreateReply::Ok(CreateOk {
+            object: Some(new.node.wire_handle()),
+            attributes: Some(fattr3(&new.attr)),
+            dir_wcc: dir.wcc(&new.dir).await,
+        }));
+        Ok(())
+    });
+    write_failure(&written.await, results);
 }

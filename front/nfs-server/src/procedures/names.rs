@@ -10,32 +10,19 @@ use tombolo_wire_nfs3::{FileHandle, Status};
 use tombolo_wire_xdr::Encoder;
 
 use crate::caller::{CallTarget, Caller};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, write_failure};
 use crate::nodes::Node;
 
 /// Executes LOOKUP (RFC 1813 §3.3.3).
 pub(crate) async fn lookup(caller: &Caller<'_>, args: DirOpArgs<'_>, results: &mut Encoder<'_>) {
-    let dir = match caller.target(args.dir).await {
-        Ok(dir) => dir,
-        Err(Failure(status)) => {
-            results.value(&LookupReply::Failed(status, None));
-            return;
-        }
-    };
-    match find(&dir, args.name).await {
-        Ok((node, attr)) => {
-            let (attributes, dir_attributes) = (Some(fattr3(&attr)), dir.post_op().await);
-            results.value(&LookupReply::Ok(LookupOk {
-                object: node.wire_handle(),
-                attributes,
-                dir_attributes,
-            }))
-        }
-        Err(failure) => {
-            let (status, dir_attributes) = dir.failed(failure).await;
-            results.value(&LookupReply::Failed(status, dir_attributes))
-        }
-    };
+    let written = caller.on(args.dir, async |dir| {
+        let (node, attr) = find(dir, args.name).await?;
+        let (attributes, dir_attributes) = (Some(fattr3(&attr)), dir.post_op().await);
+        let object = node.wire_handle();
+        results.value(&LookupReply::Ok(LookupOk { object, attributes, dir_attributes }));
+        Ok(())
+    });
+    write_failure(&written.await, results);
 }
 
 /// Looks up a name, including `.` and `..`.
@@ -58,27 +45,14 @@ async fn find(dir: &CallTarget, name: &[u8]) -> Result<(Arc<Node>, Attr)> {
 
 /// Executes READLINK (§3.3.5).
 pub(crate) async fn readlink(caller: &Caller<'_>, handle: FileHandle<'_>, results: &mut Encoder<'_>) {
-    let link = match caller.target(handle).await {
-        Ok(link) => link,
-        Err(Failure(status)) => {
-            results.value(&ReadlinkReply::Failed(status, None));
-            return;
+    let written = caller.on(handle, async |link| {
+        let attr = link.attr().await?;
+        if attr.file_type != FileType::Symlink {
+            return Err(Failure(Status::Inval));
         }
-    };
-    match target_of(&link).await {
-        Ok((attr, target)) => {
-            let attributes = Some(fattr3(&attr));
-            results.value(&ReadlinkReply::Ok(ReadlinkOk { attributes, target: &target }))
-        }
-        Err(Failure(status)) => results.value(&ReadlinkReply::Failed(status, link.post_op().await)),
-    };
-}
-
-async fn target_of(link: &CallTarget) -> Result<(Attr, Vec<u8>)> {
-    let attr = link.attr().await?;
-    if attr.file_type != FileType::Symlink {
-        return Err(Failure(Status::Inval));
-    }
-    let target = link.export.file_system.readlink(&link.cx, link.node.id).resolve().await?;
-    Ok((attr, target))
+        let target = link.export.file_system.readlink(&link.cx, link.node.id).resolve().await?;
+        results.value(&ReadlinkReply::Ok(ReadlinkOk { attributes: Some(fattr3(&attr)), target: &target }));
+        Ok(())
+    });
+    write_failure(&written.await, results);
 }

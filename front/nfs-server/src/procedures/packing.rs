@@ -1,42 +1,27 @@
 //! PACK and UNPACK of the side program: compressed reads and writes (`docs/protocols/side.md`).
 
 use tombolo_core::fs::{Attr, WeakAttr, read_whole};
-use tombolo_host_runtime::buffer_pool::{Buffers, Lease};
-use tombolo_mem::Source;
+use tombolo_host_runtime::buffer_pool::Lease;
+use tombolo_wire_nfs3::Status;
 use tombolo_wire_nfs3::attr::fattr3;
 use tombolo_wire_nfs3::side::{
     COMPRESSED_BYTES_MAX, COMPRESSED_RANGES_MAX, FilePart, PackArgs, PackOk, PackReply, UnpackArgs,
     UnpackReply,
 };
-use tombolo_wire_nfs3::{Reply, Status, WccData};
 use tombolo_wire_xdr::{Encoder, List};
 
 use crate::caller::{CallTarget, Caller};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, write_failure};
 use crate::procedures::data::{data_of, write_to};
 
 /// Executes PACK: reads parts of a file, and compresses them into one frame.
-pub(crate) async fn pack(
-    caller: &Caller<'_>,
-    args: PackArgs<'_>,
-    buffers: &Buffers,
-    results: &mut Encoder<'_>,
-) {
-    let file = match caller.target(args.file).await {
-        Ok(file) => file,
-        Err(Failure(status)) => {
-            results.value(&PackReply::Failed(status, None));
-            return;
-        }
-    };
-    match packed(caller, &file, args.parts, buffers).await {
-        Ok((attr, frame)) => {
-            results.value(&Reply::Ok::<_, ()>(PackOk { attributes: fattr3(&attr), frame: &frame }));
-        }
-        Err(Failure(status)) => {
-            results.value(&PackReply::Failed(status, file.post_op().await));
-        }
-    }
+pub(crate) async fn pack(caller: &Caller<'_>, args: PackArgs<'_>, results: &mut Encoder<'_>) {
+    let written = caller.on(args.file, async |file| {
+        let (attr, frame) = packed(caller, file, args.parts).await?;
+        results.value(&PackReply::Ok(PackOk { attributes: fattr3(&attr), frame: &frame }));
+        Ok(())
+    });
+    write_failure(&written.await, results);
 }
 
 /// Returns a file's attributes and a frame with the requested parts. The attributes are the same before and
@@ -45,7 +30,6 @@ async fn packed(
     caller: &Caller<'_>,
     file: &CallTarget,
     parts: List<'_, FilePart>,
-    buffers: &Buffers,
 ) -> Result<(Attr, Vec<u8>)> {
     let len: u64 = parts.into_iter().map(|part| u64::from(part.count)).sum();
     let len_max = COMPRESSED_BYTES_MAX.min(caller.transfer_max());
@@ -59,7 +43,7 @@ async fn packed(
     if parts.into_iter().any(is_past) {
         return Err(Failure(Status::Inval));
     }
-    let lease = buffers.take(len as usize).ok_or(Failure(Status::Jukebox))?;
+    let lease = caller.buffers.take(len as usize).ok_or(Failure(Status::Jukebox))?;
     let is_whole = read_parts(file, parts, &lease).await?;
     let attr = file.file_attr().await?;
     if !is_whole || WeakAttr::from(&attr) != WeakAttr::from(&before) {
@@ -85,40 +69,24 @@ async fn read_parts(file: &CallTarget, parts: List<'_, FilePart>, lease: &Lease)
     Ok(true)
 }
 
-/// Executes UNPACK. `record` is the whole call, which contains the frame.
-pub(crate) async fn unpack(
-    caller: &Caller<'_>,
-    args: UnpackArgs<'_>,
-    record: &Source,
-    buffers: &Buffers,
-) -> UnpackReply {
-    let mut target = match caller.target(args.file).await {
-        Ok(target) => target,
-        Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
-    };
-    match unpacked(caller, &target, args, record, buffers).await {
-        Ok(lease) => {
-            let data = lease.as_ref().map(|lease| lease.source(0..args.count as usize));
-            write_to(&mut target, args.offset, args.stable, data.as_ref()).await
-        }
-        Err(Failure(status)) => Reply::Failed(status, target.wcc_now().await),
-    }
+/// Executes UNPACK.
+pub(crate) async fn unpack(caller: &Caller<'_>, args: UnpackArgs<'_>) -> UnpackReply {
+    let written = caller.change(args.file, async |file| {
+        let lease = unpacked(caller, file, args).await?;
+        let data = lease.as_ref().map(|lease| lease.source(0..args.count as usize));
+        write_to(file, args.offset, args.stable, data.as_ref()).await
+    });
+    written.await
 }
 
 /// Decompresses a frame. Returns `None` unless its data has exactly the expected length, within the limits.
-async fn unpacked(
-    caller: &Caller<'_>,
-    target: &CallTarget,
-    args: UnpackArgs<'_>,
-    record: &Source,
-    buffers: &Buffers,
-) -> Result<Option<Lease>> {
+async fn unpacked(caller: &Caller<'_>, target: &CallTarget, args: UnpackArgs<'_>) -> Result<Option<Lease>> {
     let count_max = COMPRESSED_BYTES_MAX.min(caller.transfer_max());
-    let Some(frame) = data_of(args.frame, record, u32::MAX).filter(|_| (1..=count_max).contains(&args.count))
+    let Some(frame) = data_of(caller, args.frame, u32::MAX).filter(|_| (1..=count_max).contains(&args.count))
     else {
         return Ok(None);
     };
-    let lease = buffers.take(args.count as usize).ok_or(Failure(Status::Jukebox))?;
+    let lease = caller.buffers.take(args.count as usize).ok_or(Failure(Status::Jukebox))?;
     let into = lease.sink(0..args.count as usize);
     let is_whole = caller.packer().unpack(&target.cx, frame, into).await?;
     Ok(is_whole.then_some(lease))

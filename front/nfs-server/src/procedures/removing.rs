@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Change, Entry, FileType, Name, RenameFlags, Renamed};
+use tombolo_core::fs::{Entry, FileType, Name, RenameFlags, Renamed};
 use tombolo_core::{Ctx, Error};
 use tombolo_wire_nfs3::args::{DirOpArgs, RenameArgs};
 use tombolo_wire_nfs3::results::{RemoveReply, RenameReply, RenameWcc};
@@ -14,52 +14,28 @@ use crate::nodes::NodeGuard;
 
 /// Executes REMOVE (RFC 1813 §3.3.12).
 pub(crate) async fn remove(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {
-    remove_name(caller, args, async |dir, name| {
-        let (victim, cx) = look_up_victim(dir, name).await;
-        let change = dir.export.file_system.unlink(&cx, dir.node.id, name).resolve().await?;
-        drop_victim(dir, victim).await;
-        Ok(change)
-    })
-    .await
+    remove_name(caller, args, false).await
 }
 
 /// Executes RMDIR (§3.3.13).
 pub(crate) async fn rmdir(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {
-    remove_name(caller, args, async |dir, name| {
+    remove_name(caller, args, true).await
+}
+
+async fn remove_name(caller: &Caller<'_>, args: DirOpArgs<'_>, is_directory: bool) -> RemoveReply {
+    let removed = caller.change(args.dir, async |dir| {
+        let (name, file_system) = (Name::new(args.name)?, &dir.export.file_system);
         let (victim, cx) = look_up_victim(dir, name).await;
-        let change = dir.export.file_system.rmdir(&cx, dir.node.id, name).resolve().await?;
+        let removal = match is_directory {
+            true => file_system.rmdir(&cx, dir.node.id, name),
+            false => file_system.unlink(&cx, dir.node.id, name),
+        };
+        let change = removal.resolve().await?;
         drop_victim(dir, victim).await;
-        Ok(change)
-    })
-    .await
-}
-
-async fn remove_name(
-    caller: &Caller<'_>,
-    args: DirOpArgs<'_>,
-    step: impl AsyncFnOnce(&CallTarget, Name<'_>) -> Result<Change>,
-) -> RemoveReply {
-    let dir = match caller.target(args.dir).await {
-        Ok(dir) => dir,
-        Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
-    };
-    match remove_name_in(&dir, args.name, step).await {
-        Ok(change) => Reply::Ok(dir.wcc(&change).await),
-        Err(failure) => {
-            let (status, wcc) = dir.change_failed(failure).await;
-            Reply::Failed(status, wcc)
-        }
-    }
-}
-
-async fn remove_name_in(
-    dir: &CallTarget,
-    name: &[u8],
-    step: impl AsyncFnOnce(&CallTarget, Name<'_>) -> Result<Change>,
-) -> Result<Change> {
-    let change = step(dir, Name::new(name)?).await?;
-    dir.export.settle(&dir.node).await?;
-    Ok(change)
+        dir.export.settle(&dir.node).await?;
+        Ok(dir.wcc(&change).await)
+    });
+    removed.await
 }
 
 /// Executes RENAME (§3.3.14).
