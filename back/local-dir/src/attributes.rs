@@ -27,11 +27,8 @@ impl Session {
         file: Option<File>,
     ) -> Result<Option<Attr>> {
         if let Some(open) = self.opening_of(node, file)? {
-            return if open.medium.local {
-                Ok(Some(self.attr(node, &stat::stat(open.fd())?)))
-            } else {
-                Ok(None)
-            };
+            let attr = open.medium.local.then(|| Ok(self.attr(node, &stat::stat(open.fd())?)));
+            return attr.transpose();
         }
         match self.open_location(node)? {
             Some(location) if self.export.mounts.all_local() || self.is_local(node) => {
@@ -87,12 +84,10 @@ impl Session {
             let _acting = self.checked(cx)?;
             let _changing = self.changing([ChangedFile::Node(node)]);
             let applied = self.apply(&target, set);
-            if let Some(notifier) = self.notifier() {
-                match set.size {
-                    Some(_) => notifier.data(node, 0, u64::MAX),
-                    None => notifier.attributes(node),
-                }
-            }
+            self.notify(|notifier| match set.size {
+                Some(_) => notifier.data(node, 0, u64::MAX),
+                None => notifier.attributes(node),
+            });
             applied?;
         }
         let attr = self.attr(node, &stat::stat(target.fd())?);

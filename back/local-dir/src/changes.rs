@@ -62,10 +62,12 @@ pub(crate) enum Victim {
 pub(crate) struct Notifier<'a>(&'a Session);
 
 impl Session {
-    /// Returns a notifier if any session is subscribed.
+    /// Sends notices if any session is subscribed.
     #[inline]
-    pub(crate) fn notifier(&self) -> Option<Notifier<'_>> {
-        self.export.watchers.any().then_some(Notifier(self))
+    pub(crate) fn notify(&self, tell: impl FnOnce(Notifier<'_>)) {
+        if self.export.watchers.any() {
+            tell(Notifier(self));
+        }
     }
 
     /// Finds the file that is about to lose this name.
@@ -90,8 +92,8 @@ impl Session {
         let done = read();
         if before == accessed() {
             changing.unchanged();
-        } else if let Some(notifier) = self.notifier() {
-            notifier.attributes(node);
+        } else {
+            self.notify(|notifier| notifier.attributes(node));
         }
         done
     }

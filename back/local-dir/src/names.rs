@@ -154,10 +154,10 @@ impl Session {
             let _acting = self.checked(cx)?;
             self.export.own.link(file.fd(), dir.fd(), name.as_bytes())?;
         }
-        if let Some(notifier) = self.notifier() {
+        self.notify(|notifier| {
             notifier.name(&dir, name);
             notifier.attributes(node);
-        }
+        });
         let [change] = around.changes();
         let entry = self.lookup(cx, parent, name)?;
         Ok(Made { entry, dir: change })
@@ -181,9 +181,7 @@ impl Session {
             let making = self.making(cx, mode)?;
             make(&dir, making.mode())?;
         }
-        if let Some(notifier) = self.notifier() {
-            notifier.name(&dir, name);
-        }
+        self.notify(|notifier| notifier.name(&dir, name));
         let [change] = around.changes();
         let entry = self.open_name(cx, permit, parent, &dir, name)?;
         Ok(Made { entry, dir: change })
@@ -225,13 +223,13 @@ impl Session {
             let flags = rename_flags(flags)?;
             namespace::rename(from_dir.fd(), from.as_bytes(), to_dir.fd(), to.as_bytes(), flags)?;
         }
-        if let Some(notifier) = self.notifier() {
+        self.notify(|notifier| {
             let target_is_replaced = !flags.contains(RenameFlags::EXCHANGE);
             notifier.victim(target, target_is_replaced.then_some((&to_dir, to)));
             notifier.victim(source, None);
             notifier.name(&from_dir, from);
             notifier.name(&to_dir, to);
-        }
+        });
         self.moved(to_parent, &to_dir, to);
         self.name_added(&to_dir, to);
         if flags.contains(RenameFlags::EXCHANGE) {
@@ -259,10 +257,10 @@ impl Session {
             let _acting = self.checked(cx)?;
             remove(&dir)?;
         }
-        if let Some(notifier) = self.notifier() {
+        self.notify(|notifier| {
             notifier.victim(victim, Some((&dir, name)));
             notifier.name(&dir, name);
-        }
+        });
         let [change] = around.changes();
         Ok(change)
     }

@@ -73,10 +73,8 @@ impl Session {
                     .contains(OpenFlags::TRUNCATE)
                     .then(|| self.changing([ChangedFile::Key(location.identity.key)]));
                 let file = self.open_regular(cx, &location, flags)?;
-                if flags.contains(OpenFlags::TRUNCATE)
-                    && let Some(notifier) = self.notifier()
-                {
-                    notifier.data(node, 0, u64::MAX);
+                if flags.contains(OpenFlags::TRUNCATE) {
+                    self.notify(|notifier| notifier.data(node, 0, u64::MAX));
                 }
                 drop(changing);
                 (file, flags)
@@ -115,9 +113,7 @@ impl Session {
             let making = self.making(cx, how.mode)?;
             open_entry(dir.fd(), name.as_bytes(), flags, making.mode())?
         };
-        if let Some(notifier) = self.notifier() {
-            notifier.name(dir, name);
-        }
+        self.notify(|notifier| notifier.name(dir, name));
         if let Exclusive::Verifier(verifier) = how.exclusive {
             let (accessed, modified) = verifier_times(verifier);
             change::times(file.as_fd(), SetTime::To(accessed), SetTime::To(modified))?;
@@ -139,19 +135,12 @@ impl Session {
         }
         let mut entry = self.lookup(cx, parent, name)?;
         let opened = self.verified(&entry, how).and_then(|()| self.open(cx, entry.node, how.flags));
-        match opened {
-            Ok(opened) => {
-                if how.flags.contains(OpenFlags::TRUNCATE) {
-                    let location = self.location(entry.node)?;
-                    entry.attr = self.attr(entry.node, &stat::stat(location.fd())?);
-                }
-                Ok((entry, opened.open))
-            }
-            Err(error) => {
-                self.forget_node(entry.node, 1);
-                Err(error)
-            }
+        let opened = opened.inspect_err(|_| drop(self.forget_node(entry.node, 1)))?;
+        if how.flags.contains(OpenFlags::TRUNCATE) {
+            let location = self.location(entry.node)?;
+            entry.attr = self.attr(entry.node, &stat::stat(location.fd())?);
         }
+        Ok((entry, opened.open))
     }
 
     /// Checks that a create may open an existing file: not a directory (open(2), EISDIR), and for an
@@ -181,13 +170,8 @@ impl Session {
         let mount = self.export.mounts.index_of(&stat).ok_or(Error::Stale)?;
         let entered =
             file.ok_or(Error::Stale).and_then(|file| self.enter(file, permit, entry.node, flags, mount));
-        match entered {
-            Ok(open) => Ok((entry, open)),
-            Err(error) => {
-                self.forget_node(entry.node, 1);
-                Err(error)
-            }
-        }
+        let open = entered.inspect_err(|_| drop(self.forget_node(entry.node, 1)))?;
+        Ok((entry, open))
     }
 
     pub(crate) fn enter(

@@ -24,10 +24,8 @@ impl Ranges for LocalSession {
                 let _dropping = session.dropping_as_written(cx, &open, false)?;
                 let _changing = session.changing([ChangedFile::Node(open.node)]);
                 let allocated = ranges::allocate(open.fd(), sys_mode(mode), offset, len);
-                if let Some(notifier) = session.notifier() {
-                    // Later bytes may have moved.
-                    notifier.data(open.node, offset, u64::MAX);
-                }
+                // Later bytes may have moved.
+                session.notify(|notifier| notifier.data(open.node, offset, u64::MAX));
                 Ok(allocated?)
             }),
             Err(error) => Answer::err(error),
@@ -98,9 +96,7 @@ impl Piece {
         let copied = session.reading(from.node, from.fd(), || {
             ranges::copy(from.fd(), self.from_offset, to.fd(), self.to_offset, len)
         });
-        if let Some(notifier) = session.notifier() {
-            notifier.data(to.node, self.to_offset, len as u64);
-        }
+        session.notify(|notifier| notifier.data(to.node, self.to_offset, len as u64));
         Ok(copied? as u64)
     }
 }

@@ -186,11 +186,7 @@ impl FileSystem for LocalSession {
 
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
         let how = *how;
-        if self.is_quick(parent) {
-            return self.now(|session| session.create(cx, parent, name, &how));
-        }
-        let name = name.to_owned();
-        self.later(cx, move |session, cx| session.create(cx, parent, name.as_name(), &how))
+        self.dispatch_named(cx, parent, name, move |session, cx, name| session.create(cx, parent, name, &how))
     }
 
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
@@ -199,11 +195,7 @@ impl FileSystem for LocalSession {
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        if self.is_quick(parent) {
-            return self.now(|session| session.mkdir(cx, parent, name, mode));
-        }
-        let name = name.to_owned();
-        self.later(cx, move |session, cx| session.mkdir(cx, parent, name.as_name(), mode))
+        self.dispatch_named(cx, parent, name, move |session, cx, name| session.mkdir(cx, parent, name, mode))
     }
 
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
@@ -223,19 +215,13 @@ impl FileSystem for LocalSession {
         mode: NewMode,
         rdev: Device,
     ) -> Answer<Made> {
-        if self.is_quick(parent) {
-            return self.now(|session| session.mknod(cx, parent, name, file_type, mode, rdev));
-        }
-        let name = name.to_owned();
-        self.later(cx, move |session, cx| session.mknod(cx, parent, name.as_name(), file_type, mode, rdev))
+        self.dispatch_named(cx, parent, name, move |session, cx, name| {
+            session.mknod(cx, parent, name, file_type, mode, rdev)
+        })
     }
 
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        if self.is_quick(parent) {
-            return self.now(|session| session.link(cx, node, parent, name));
-        }
-        let name = name.to_owned();
-        self.later(cx, move |session, cx| session.link(cx, node, parent, name.as_name()))
+        self.dispatch_named(cx, parent, name, move |session, cx, name| session.link(cx, node, parent, name))
     }
 
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
@@ -250,11 +236,7 @@ impl FileSystem for LocalSession {
     }
 
     fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        if self.is_quick(parent) {
-            return self.now(|session| session.rmdir(cx, parent, name));
-        }
-        let name = name.to_owned();
-        self.later(cx, move |session, cx| session.rmdir(cx, parent, name.as_name()))
+        self.dispatch_named(cx, parent, name, move |session, cx, name| session.rmdir(cx, parent, name))
     }
 
     fn rename(

@@ -189,6 +189,22 @@ impl LocalSession {
         if self.is_quick(node) { self.now(|session| work(session, cx)) } else { self.later(cx, work) }
     }
 
+    /// Does the same as [`LocalSession::dispatch`] for an operation on a name in a directory. The name is
+    /// copied for the pool only.
+    pub(crate) fn dispatch_named<T: Send + 'static>(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        work: impl FnOnce(&Session, &Ctx, Name<'_>) -> Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        if self.is_quick(parent) {
+            return self.now(|session| work(session, cx, name));
+        }
+        let name = name.to_owned();
+        self.later(cx, move |session, cx| work(session, cx, name.as_name()))
+    }
+
     /// Transfers `bytes` of data in the pool; the bytes count against the session's budget until the transfer
     /// has ended. Fails with [`Error::WouldBlock`] if that is exhausted.
     pub(crate) fn transfer_in_pool<T: Send + 'static>(

@@ -122,13 +122,11 @@ impl Session {
             let _dropping = self.dropping_as_written(cx, open, how.kill_privileges)?;
             let _changing = self.changing([ChangedFile::Node(open.node)]);
             let written = write_out(open, how, from);
-            if let Some(notifier) = self.notifier() {
-                match open.flags.contains(OpenFlags::APPEND) && !how.in_place {
-                    // The end of the file before the write is unknown.
-                    true => notifier.data(open.node, 0, u64::MAX),
-                    false => notifier.data(open.node, how.offset, from.len() as u64),
-                }
-            }
+            self.notify(|notifier| match open.flags.contains(OpenFlags::APPEND) && !how.in_place {
+                // The end of the file before the write is unknown.
+                true => notifier.data(open.node, 0, u64::MAX),
+                false => notifier.data(open.node, how.offset, from.len() as u64),
+            });
             written?
         };
         let after =

@@ -89,9 +89,7 @@ impl Session {
             Ok(())
         };
         let set = set();
-        if let Some(notifier) = self.notifier() {
-            notifier.attributes(node);
-        }
+        self.notify(|notifier| notifier.attributes(node));
         set
     }
 
@@ -106,9 +104,7 @@ impl Session {
         let _acting = self.checked(cx)?;
         let _changing = self.changing([ChangedFile::Key(location.identity.key)]);
         let removed = xattr::remove(location.fd(), name);
-        if let Some(notifier) = self.notifier() {
-            notifier.attributes(node);
-        }
+        self.notify(|notifier| notifier.attributes(node));
         Ok(removed?)
     }
 }

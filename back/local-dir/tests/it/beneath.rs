@@ -3,17 +3,16 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use crate::common::{Mounted, ROOT, again_as_nobody, serve};
+use crate::common::{Mounted, ROOT, again_as_nobody, serve, served};
 use tombolo_back_local_dir::{Options, Submounts};
 use tombolo_core::fs::{NodeId, OpenFlags, PermissionCheck, PersistentHandle, RenameFlags};
 use tombolo_core::{Error, Want};
 
 #[test]
 fn links_that_point_outside_are_links_and_nothing_more() {
-    let dir = tempfile::tempdir().unwrap();
+    let (dir, world) = served();
     symlink("/etc", dir.path().join("out")).unwrap();
     symlink("../../../../etc/passwd", dir.path().join("up")).unwrap();
-    let world = serve(dir.path(), Options::default());
     for text in ["out", "up"] {
         let node = world.lookup(text).unwrap().node;
         assert!(matches!(world.lookup((node, "passwd")), Err(Error::NotDirectory)), "{text}");
@@ -27,13 +26,12 @@ fn links_that_point_outside_are_links_and_nothing_more() {
 /// Races with a thread of the host that keeps swapping a directory and a symbolic link to the outside.
 #[test]
 fn directory_symlink_race_never_leaves_the_export() {
-    let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let ((dir, world), outside) = (served(), tempfile::tempdir().unwrap());
     fs::write(outside.path().join("file"), b"secret").unwrap();
     fs::create_dir(dir.path().join("real")).unwrap();
     fs::write(dir.path().join("real/file"), b"public").unwrap();
     symlink(outside.path(), dir.path().join("trap")).unwrap();
     fs::rename(dir.path().join("real"), dir.path().join("swap")).unwrap();
-    let world = serve(dir.path(), Options::default());
     let (mut found, mut refused) = (0, 0);
     let mut walk = || {
         let opened = world.lookup("swap/file").and_then(|entry| {
@@ -267,8 +265,7 @@ fn submount_handle_survives_restart() {
 
 #[test]
 fn mutations_say_what_they_changed_when_asked() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut world = serve(dir.path(), Options::default());
+    let (_dir, mut world) = served();
     let quiet = world.created("quiet").unwrap();
     assert!(quiet.dir.before.is_none() && quiet.dir.after.is_none());
     world.session.cx.want = Want::CHANGE_ATTRS;

@@ -2,12 +2,11 @@
 
 use std::fs;
 
-use tombolo_back_local_dir::Options;
 use tombolo_core::Error;
 use tombolo_core::fs::{Cookie, DirPage, File};
 use tombolo_test_support::budget;
 
-use crate::common::{World, serve};
+use crate::common::{World, served};
 
 fn page(world: &World, file: File, cookie: Cookie, size_bytes: usize) -> Result<DirPage, Error> {
     world.readdir(file, cookie, budget(size_bytes, false))
@@ -19,8 +18,7 @@ fn cookies(page: &DirPage) -> Vec<Cookie> {
 
 #[test]
 fn the_listing_of_a_removed_directory_ends() {
-    let tree = tempfile::tempdir().expect("a directory");
-    let world = serve(tree.path(), Options::default());
+    let (tree, world) = served();
     let dir = tree.path().join("dir");
     // ext4 has a list of one block, or a tree.
     for (files, read_bytes) in [(10, 200), (10, 1 << 20), (600, 2000), (600, 1 << 20)] {
@@ -54,8 +52,7 @@ fn the_listing_of_a_removed_directory_ends() {
 
 #[test]
 fn a_listing_that_has_ended_asks_for_no_place() {
-    let tree = tempfile::tempdir().expect("a directory");
-    let world = serve(tree.path(), Options::default());
+    let (tree, world) = served();
     fs::write(tree.path().join("file"), "").expect("write");
     let file = world.open_dir("").expect("opened");
     let whole = page(&world, file, Cookie::START, 1 << 16).expect("a page");

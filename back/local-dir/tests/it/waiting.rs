@@ -6,25 +6,27 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{Mounted, ROOT, World, record, run, serve};
+use crate::common::{Mounted, ROOT, World, record, run, serve, served};
 use tombolo_back_local_dir::Options;
 use tombolo_core::fs::{File, LockKind, LockOwner, OpenFlags, SyncScope};
 use tombolo_core::{Answer, Ctx, Error, Interrupt};
 use tombolo_mem::{Region, Sink};
 use tombolo_sys::lock;
-use tombolo_test_support::{READ_WRITE, name};
+use tombolo_test_support::name;
+
+const ALL: lock::LockRange = lock::LockRange { start: 0, len: 0 };
+
+fn writable(path: &Path) -> fs::File {
+    fs::OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
 
 #[test]
 fn locks_exclude_host_and_other_sessions() {
-    let dir = tempfile::tempdir().unwrap();
-    let (one, two) = {
-        let one = serve(dir.path(), Options::default());
-        let two = one.another();
-        (one, two)
-    };
+    let (dir, one) = served();
+    let two = one.another();
     let a = one.file("file");
     let b = two.writer("file");
-    let host = fs::OpenOptions::new().read(true).write(true).open(dir.path().join("file")).unwrap();
+    let host = writable(&dir.path().join("file"));
     let host_range = lock::LockRange { start: 100, len: 10 };
     lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, host_range).unwrap();
 
@@ -33,7 +35,7 @@ fn locks_exclude_host_and_other_sessions() {
     locks(&one, a, record(LockKind::Write, 0, 9, 1), false).unwrap();
     assert!(matches!(locks(&two, b, record(LockKind::Write, 9, 9, 1), false), Err(Error::WouldBlock)));
     locks(&two, b, record(LockKind::Write, 10, 19, 1), false).unwrap();
-    let refused = lock::try_lock(host.as_fd(), lock::LockKind::Shared, lock::LockRange { start: 0, len: 0 });
+    let refused = lock::try_lock(host.as_fd(), lock::LockKind::Shared, ALL);
     assert_eq!(refused, Err(tombolo_sys::Errno::AGAIN));
     // Closing any descriptor drops the owner's locks.
     one.fs.flush(&one.cx, a, LockOwner(1)).wait().unwrap();
@@ -43,10 +45,8 @@ fn locks_exclude_host_and_other_sessions() {
 /// Checks that locks of a client's open file description end with it: no flush names their owner.
 #[test]
 fn an_ended_opening_gives_its_record_locks_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let world = serve(dir.path(), Options::default());
-    let (first, second) = (world.file("file"), world.lookup("file").unwrap().node);
-    let second = world.open(second, READ_WRITE).unwrap();
+    let (_dir, world) = served();
+    let (first, second) = (world.file("file"), world.writer("file"));
     let lock = |file, owner| {
         let record = record(LockKind::Write, 0, 9, owner);
         world.locks().lock(&world.cx, file, &record, false).wait()
@@ -60,29 +60,25 @@ fn an_ended_opening_gives_its_record_locks_back() {
 /// Checks this because no flush or further release would release the lock.
 #[test]
 fn lock_is_not_granted_through_ended_opening() {
-    let dir = tempfile::tempdir().unwrap();
-    let world = serve(dir.path(), Options::default());
+    let (dir, world) = served();
     let open = world.file("file");
-    let host = fs::OpenOptions::new().read(true).write(true).open(dir.path().join("file")).unwrap();
-    let all = lock::LockRange { start: 0, len: 0 };
-    lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, all).unwrap();
+    let host = writable(&dir.path().join("file"));
+    lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, ALL).unwrap();
     let locks = world.locks();
     let waits = locks.lock(&world.cx, open, &record(LockKind::Write, 0, 9, 1), true);
     assert!(!waits.is_done());
     world.release(open);
-    lock::unlock(host.as_fd(), all).unwrap();
+    lock::unlock(host.as_fd(), ALL).unwrap();
     assert!(matches!(waits.wait(), Err(Error::BadOpen)));
-    assert_eq!(lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, all), Ok(()));
+    assert_eq!(lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, ALL), Ok(()));
 }
 
 #[test]
 fn waiters_for_host_lock_share_one_thread() {
-    let dir = tempfile::tempdir().unwrap();
-    let world = serve(dir.path(), Options::default());
+    let (dir, world) = served();
     let open = world.file("file");
-    let host = fs::OpenOptions::new().read(true).write(true).open(dir.path().join("file")).unwrap();
-    let all = lock::LockRange { start: 0, len: 0 };
-    lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, all).unwrap();
+    let host = writable(&dir.path().join("file"));
+    lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, ALL).unwrap();
     let locks = world.locks();
     let ask = |cx: &Ctx, owner| locks.lock(cx, open, &record(LockKind::Read, 0, u64::MAX, owner), true);
     let before = threads();
@@ -98,18 +94,17 @@ fn waiters_for_host_lock_share_one_thread() {
     impatient.interrupt.raise();
     assert!(matches!(answer.wait(), Err(Error::Interrupted)));
 
-    lock::unlock(host.as_fd(), all).unwrap();
+    lock::unlock(host.as_fd(), ALL).unwrap();
     let start = Instant::now();
     waiting.into_iter().for_each(|answer| answer.wait().unwrap());
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
-    assert_eq!(lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, all), Err(tombolo_sys::Errno::AGAIN));
+    assert_eq!(lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, ALL), Err(tombolo_sys::Errno::AGAIN));
 }
 
 #[test]
 fn cached_data_is_read_inline_and_cold_data_later() {
-    let dir = tempfile::tempdir().unwrap();
+    let (dir, world) = served();
     fs::write(dir.path().join("file"), vec![7; 8 << 20]).unwrap();
-    let world = serve(dir.path(), Options::default());
     let entry = world.lookup("file").unwrap();
     let open = world.reader(entry.node);
     assert!(world.fs.getattr(&world.cx, entry.node, None).is_done());
@@ -207,10 +202,8 @@ fn block_sharing_copy_runs_in_the_pool() {
 
 #[test]
 fn only_large_removals_go_to_the_pool() {
-    let dir = tempfile::tempdir().unwrap();
+    let (dir, world) = served();
     fs::write(dir.path().join("big"), vec![7; 16 << 20]).unwrap();
-    fs::write(dir.path().join("small"), b"7").unwrap();
-    let world = serve(dir.path(), Options::default());
     let unlink = |text| world.fs.unlink(&world.cx, ROOT, name(text));
     let big = unlink("big");
     assert!(!big.is_done());

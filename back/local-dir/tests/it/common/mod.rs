@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tempfile::TempDir;
 use tombolo_back_local_dir::{LocalDir, Options};
 use tombolo_core::fs::{
     Cookie, Create, Created, Exclusive, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId,
@@ -27,6 +28,13 @@ impl Deref for World {
 }
 
 pub const ROOT: NodeId = NodeId::ROOT;
+
+/// Serves a new directory.
+pub fn served() -> (TempDir, World) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let world = serve(dir.path(), Options::default());
+    (dir, world)
+}
 
 /// Serves `path`.
 pub fn serve(path: &Path, options: Options) -> World {
