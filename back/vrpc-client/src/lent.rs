@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{File, Write, Written};
-use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_core::{Answer, Ctx, Error, Result, or_answer};
 use tombolo_host_links::client::Spans;
 use tombolo_mem::{Sink, Source};
 use tombolo_shm::area::Span;
-use tombolo_wire_vrpc::{Data, Destination, Reply, Request};
+use tombolo_wire_vrpc::{Data, Reply, Request};
 
 use crate::link::Link;
 use crate::request::OutgoingRequest;
-use crate::session::{VrpcFileSystem, in_reference, out_reference, written};
+use crate::session::{VrpcFileSystem, destination, out_reference, pick, written};
 
 /// Memory of this side of a link that the server reads: data assembled in it is written without a copy.
 pub struct Lent {
@@ -58,10 +58,7 @@ impl VrpcFileSystem {
         let Some(span) = lent.span.take() else { return Answer::err(Error::InvalidArgument) };
         let len = len_bytes.min(span.len() as usize).min(link.terms.transfer_bytes_max as usize);
         let how = Write { retainable: false, ..*how };
-        let data = match out_reference(&link, &span, len) {
-            Ok(reference) => Data::One(reference),
-            Err(error) => return Answer::err(error),
-        };
+        let data = Data::One(or_answer!(out_reference(&link, &span, len)));
         let request = Request::Write { file, how, data };
         let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
         let sequence = self.links.objects.next_sequence();
@@ -76,21 +73,15 @@ impl VrpcFileSystem {
             let Some(span) = link.line.in_area().take(len as u64) else {
                 return Answer::err(Error::NoMemory);
             };
-            let destination = match in_reference(link, &span) {
-                Ok(reference) => Destination::One(reference),
-                Err(error) => return Answer::err(error),
-            };
+            let destination = or_answer!(destination(link, Some(&span), len));
             let request = Request::Read { file, offset, destination };
             let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
             let own_link = link.clone();
             let sequence = links.objects.next_sequence();
             links.call_on(link, cx, sequence, outgoing, move |link, answered| {
-                let (data, eof) = match answered.success(link)? {
-                    Reply::Read(data, eof) => (answered.placed(link, &data, len)?, eof),
-                    _ => return Err(link.protocol_violation("a reply of another kind")),
-                };
-                let source = data.unwrap_or_default();
-                Ok(InPlace { link: own_link, spans: answered.reply.spans, data: source, eof })
+                let (data, eof) = answered.extract(link, pick!(Read(data, eof)))?;
+                let data = answered.placed(link, &data, len)?.unwrap_or_default();
+                Ok(InPlace { link: own_link, spans: answered.reply.spans, data, eof })
             })
         })
     }

@@ -162,16 +162,11 @@ impl Link {
         }
     }
 
-    /// Replaces the server's node id in the entry of a reply by the session's; counts a look-up.
-    pub(crate) fn adopt(&self, entry: Entry, handle: Option<HandleBytes<'_>>) -> Entry {
+    /// Replaces the server's node id in the entry of a reply, perhaps of a listing, by the session's; counts a
+    /// look-up.
+    pub(crate) fn adopt(&self, listed: bool, entry: Entry, handle: Option<HandleBytes<'_>>) -> Entry {
         let handle = handle.map(PersistentHandle::from);
-        Entry { node: self.objects.nodes.adopt(self.number, entry.node, handle), ..entry }
-    }
-
-    /// Replaces the server's node id in the entry of a listing by the session's; counts a look-up.
-    pub(crate) fn adopt_listed(&self, entry: Entry, handle: Option<HandleBytes<'_>>) -> Entry {
-        let handle = handle.map(PersistentHandle::from);
-        Entry { node: self.objects.nodes.adopt_listed(self.number, entry.node, handle), ..entry }
+        Entry { node: self.objects.nodes.adopt(listed, self.number, entry.node, handle), ..entry }
     }
 
     /// Returns the server's id of an opening and the promise to be prompt. A promise on a link without quiet

@@ -177,8 +177,7 @@ impl Links {
         let pending = match link.translated(&outgoing.request) {
             Ok(request) => match link.send(cx, sequence, OutgoingRequest { request, ..outgoing }) {
                 Sent::Ended(Ok(reply)) => return Answer::Done(link.finish(kind, reply, finish)),
-                Sent::Ended(Err(NoAnswer::Failed(error))) => return Answer::err(error),
-                Sent::Ended(Err(NoAnswer::Lost)) => return Answer::err(Error::Disconnected),
+                Sent::Ended(Err(no_answer)) => return Answer::err(no_answer),
                 Sent::Pending(pending) => pending,
             },
             Err(Untranslatable::Gone(error)) => return Answer::err(error),
@@ -186,22 +185,16 @@ impl Links {
                 let owned = or_answer!(Owned::new(&outgoing.request, outgoing.tail, sequence, cx));
                 let (link, cx, spans) = (link.clone(), cx.clone(), outgoing.spans);
                 return Answer::later(async move {
-                    match owned.send(&link, &cx, spans).await {
-                        Ok(reply) => link.finish(kind, reply, finish),
-                        Err(NoAnswer::Failed(error)) => Err(error),
-                        Err(NoAnswer::Lost) => Err(Error::Disconnected),
-                    }
+                    let reply = owned.send(&link, &cx, spans).await?;
+                    link.finish(kind, reply, finish)
                 });
             }
         };
         let interrupt = cx.interrupt.clone();
         Answer::later(async move {
             let link = pending.link.clone();
-            match pending.outcome(&interrupt).await {
-                Ok(reply) => link.finish(kind, reply, finish),
-                Err(NoAnswer::Failed(error)) => Err(error),
-                Err(NoAnswer::Lost) => Err(Error::Disconnected),
-            }
+            let reply = pending.outcome(&interrupt).await?;
+            link.finish(kind, reply, finish)
         })
     }
 

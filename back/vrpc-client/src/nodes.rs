@@ -23,7 +23,7 @@ pub(crate) struct Nodes {
     all_changed_at: AtomicU64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Node {
     /// Number of look-ups counted by this session's callers.
     look_ups: u64,
@@ -65,17 +65,7 @@ const MISSED_MAX: usize = 1 << 16;
 impl Default for Nodes {
     fn default() -> Self {
         let slab = Slab::default();
-        let root = Node {
-            look_ups: 0,
-            server_look_ups: 0,
-            openings: 0,
-            listed: false,
-            handle: None,
-            locks: GrantedLocks::default(),
-            lister: None,
-            no_capability_since: None,
-        };
-        let root = slab.insert(root, 0, 0);
+        let root = slab.insert(Node::default(), 0, 0);
         debug_assert_eq!(NodeId(root), NodeId::ROOT);
         Self {
             slab,
@@ -113,23 +103,6 @@ impl Nodes {
         self.slab.server_id(node.0, link)
     }
 
-    /// Registers a node in a reply of that link's server, and counts a look-up unless it is the root. Returns
-    /// the session's id.
-    pub(crate) fn adopt(&self, link: u32, server_id: NodeId, handle: Option<PersistentHandle>) -> NodeId {
-        self.adopt_from(false, link, server_id, handle)
-    }
-
-    /// Registers a node from a listing as [`Nodes::adopt`] does, and counts it as listed until it is looked
-    /// up.
-    pub(crate) fn adopt_listed(
-        &self,
-        link: u32,
-        server_id: NodeId,
-        handle: Option<PersistentHandle>,
-    ) -> NodeId {
-        self.adopt_from(true, link, server_id, handle)
-    }
-
     /// Returns the node with this server id, if it is known.
     pub(crate) fn node_of(&self, link: u32, server_id: NodeId) -> Option<NodeId> {
         let index = lock(&self.index);
@@ -154,7 +127,9 @@ impl Nodes {
         existing
     }
 
-    fn adopt_from(
+    /// Registers a node in a reply of that link's server, and counts a look-up unless it is the root. A new
+    /// node from a listing counts as `listed` until it is looked up. Returns the session's id.
+    pub(crate) fn adopt(
         &self,
         listed: bool,
         link: u32,
@@ -229,17 +204,8 @@ impl Nodes {
                 return node;
             }
         }
-        let (handle_kept, locks) = (handle.clone(), GrantedLocks::default());
-        let node = Node {
-            look_ups: 1,
-            server_look_ups: 1,
-            openings: 0,
-            listed,
-            handle: handle_kept,
-            locks,
-            lister: None,
-            no_capability_since: None,
-        };
+        let node =
+            Node { look_ups: 1, server_look_ups: 1, listed, handle: handle.clone(), ..Node::default() };
         index.listed += usize::from(listed);
         let node = NodeId(self.slab.insert(node, link, server_id.0));
         if index.link == link {
@@ -458,24 +424,24 @@ mod tests {
     #[test]
     fn node_has_one_id_and_is_forgotten_once() {
         let nodes = on_a_link();
-        let node = nodes.adopt(1, NodeId(70), handle(1));
-        assert_eq!(nodes.adopt(1, NodeId(70), handle(1)), node);
-        assert_ne!(nodes.adopt(1, NodeId(71), handle(2)), node);
+        let node = nodes.adopt(false, 1, NodeId(70), handle(1));
+        assert_eq!(nodes.adopt(false, 1, NodeId(70), handle(1)), node);
+        assert_ne!(nodes.adopt(false, 1, NodeId(71), handle(2)), node);
         assert_eq!(nodes.forget(node, 1), None);
         assert_eq!(nodes.server_id(node, 1), ServerId::Bound(70));
         assert_eq!(nodes.forget(node, 1), gone(1, 70, 2));
         assert_eq!(nodes.server_id(node, 1), ServerId::Gone);
-        assert_ne!(nodes.adopt(1, NodeId(70), handle(1)), node);
+        assert_ne!(nodes.adopt(false, 1, NodeId(70), handle(1)), node);
     }
 
     #[test]
     fn node_found_over_next_link_is_recognised_by_handle() {
         let nodes = on_a_link();
-        let node = nodes.adopt(1, NodeId(70), handle(1));
+        let node = nodes.adopt(false, 1, NodeId(70), handle(1));
         nodes.begin(2);
         assert_eq!(nodes.server_id(node, 2), ServerId::Unbound);
         assert_eq!(nodes.server_id(NodeId::ROOT, 2), ServerId::Bound(1));
-        assert_eq!(nodes.adopt(2, NodeId(5), handle(1)), node);
+        assert_eq!(nodes.adopt(false, 2, NodeId(5), handle(1)), node);
         assert_eq!(nodes.server_id(node, 2), ServerId::Bound(5));
         assert_eq!(nodes.forget(node, 2), gone(2, 5, 1), "the new server gave one look-up");
     }
@@ -483,19 +449,19 @@ mod tests {
     #[test]
     fn node_seen_again_gets_its_missing_handle() {
         let nodes = on_a_link();
-        let node = nodes.adopt(1, NodeId(70), None);
-        assert_eq!(nodes.adopt(1, NodeId(70), handle(1)), node);
+        let node = nodes.adopt(false, 1, NodeId(70), None);
+        assert_eq!(nodes.adopt(false, 1, NodeId(70), handle(1)), node);
         assert_eq!(nodes.handle(node), handle(1));
         nodes.begin(2);
-        assert_eq!(nodes.adopt(2, NodeId(5), handle(1)), node);
+        assert_eq!(nodes.adopt(false, 2, NodeId(5), handle(1)), node);
     }
 
     #[test]
     fn server_id_of_former_link_is_meaningless() {
         let nodes = on_a_link();
-        let node = nodes.adopt(1, NodeId(70), handle(1));
+        let node = nodes.adopt(false, 1, NodeId(70), handle(1));
         nodes.begin(2);
-        assert_ne!(nodes.adopt(2, NodeId(70), handle(2)), node);
+        assert_ne!(nodes.adopt(false, 2, NodeId(70), handle(2)), node);
         assert_eq!(nodes.rebind(2, node, NodeId(9)), None);
         assert_eq!(nodes.server_id(node, 2), ServerId::Bound(9));
         assert_eq!(nodes.rebind(2, node, NodeId(9)), None, "asked twice");
@@ -508,26 +474,26 @@ mod tests {
     fn looked_up_nodes_do_not_count_as_listed() {
         let nodes = on_a_link();
         let listed = || lock(&nodes.index).listed;
-        let node = nodes.adopt_listed(1, NodeId(70), handle(1));
-        let other = nodes.adopt_listed(1, NodeId(71), handle(2));
-        nodes.adopt(1, NodeId(72), handle(3));
-        nodes.adopt_listed(1, NodeId(72), handle(3));
+        let node = nodes.adopt(true, 1, NodeId(70), handle(1));
+        let other = nodes.adopt(true, 1, NodeId(71), handle(2));
+        nodes.adopt(false, 1, NodeId(72), handle(3));
+        nodes.adopt(true, 1, NodeId(72), handle(3));
         assert_eq!(listed(), 2);
-        nodes.adopt(1, NodeId(70), handle(1));
+        nodes.adopt(false, 1, NodeId(70), handle(1));
         assert_eq!(listed(), 1);
         nodes.forget(other, 1);
         nodes.forget(node, 2);
         assert_eq!(listed(), 0);
-        nodes.adopt_listed(1, NodeId(73), handle(4));
+        nodes.adopt(true, 1, NodeId(73), handle(4));
         nodes.begin(2);
-        nodes.adopt(2, NodeId(5), handle(4));
+        nodes.adopt(false, 2, NodeId(5), handle(4));
         assert_eq!(listed(), 0, "looked up behind another link");
     }
 
     #[test]
     fn an_opening_keeps_its_node() {
         let nodes = on_a_link();
-        let node = nodes.adopt(1, NodeId(70), handle(1));
+        let node = nodes.adopt(false, 1, NodeId(70), handle(1));
         nodes.opened(node);
         assert_eq!(nodes.forget(node, 1), None);
         assert_eq!(nodes.server_id(node, 1), ServerId::Bound(70));

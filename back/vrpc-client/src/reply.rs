@@ -30,7 +30,11 @@ impl Answered {
 
     /// Returns the part of a successful reply that `pick` extracts. If that returns `None`, the reply is of
     /// another kind, which ends the link.
-    pub(crate) fn extract<T>(&self, link: &Link, pick: impl FnOnce(Reply<'_>) -> Option<T>) -> Result<T> {
+    pub(crate) fn extract<'a, T>(
+        &'a self,
+        link: &Link,
+        pick: impl FnOnce(Reply<'a>) -> Option<T>,
+    ) -> Result<T> {
         pick(self.success(link)?).ok_or_else(|| link.protocol_violation("a reply of another kind"))
     }
 

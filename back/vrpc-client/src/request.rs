@@ -39,6 +39,15 @@ pub(crate) enum NoAnswer {
     Failed(Error),
 }
 
+impl From<NoAnswer> for Error {
+    fn from(no_answer: NoAnswer) -> Self {
+        match no_answer {
+            NoAnswer::Lost => Self::Disconnected,
+            NoAnswer::Failed(error) => error,
+        }
+    }
+}
+
 impl From<LineError> for NoAnswer {
     fn from(error: LineError) -> Self {
         match error {

@@ -9,7 +9,7 @@ use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::task;
 use tombolo_wire_vrpc::{Reply, Request};
 
-use super::VrpcFileSystem;
+use super::{VrpcFileSystem, pick};
 use crate::link::Link;
 use crate::links::Links;
 use crate::reply::Answered;
@@ -86,9 +86,7 @@ async fn watch(links: Arc<Links>, cx: Ctx, answered: Arc<Promise<()>>) {
 /// Queues the received notices, translated. Returns the number of the last one, and `true` if all changes are
 /// reported.
 fn received(link: &Link, answered: &Answered) -> Result<(u64, bool)> {
-    let Reply::Changes(last, list, is_complete) = answered.success(link)? else {
-        return Err(link.protocol_violation("a reply of another kind"));
-    };
+    let (last, list, is_complete) = answered.extract(link, pick!(Changes(last, list, is_complete)))?;
     let nodes = &link.objects.nodes;
     let ours = |node: NodeId| nodes.node_for_notice(link.number, node);
     for notice in list.to_vec() {

@@ -9,11 +9,11 @@ use tombolo_core::fs::{File, ReadDone, Write, Written};
 use tombolo_core::{Answer, Ctx, Error, Result, or_answer};
 use tombolo_host_links::client::Spans;
 use tombolo_mem::{Sink, Source};
-use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reply, Request, Returned};
+use tombolo_wire_vrpc::{Data, FRAME_BYTES, Reply, Request, Returned};
 
-use super::names::{in_reference, out_reference};
+use super::names::{destination, out_reference};
 use super::remote_buffer;
-use super::replies::{Piece, written};
+use super::replies::{Piece, pick, written};
 use crate::bulk_memory::largest;
 use crate::link::Link;
 use crate::links::Links;
@@ -61,13 +61,7 @@ fn read_piece(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: Sink)
         let span = if len > FRAME_READ_MAX { largest(link.line.in_area(), len, FRAME_BYTES) } else { None };
         let len = span.as_ref().map_or(len.min(FRAME_BYTES), |span| span.len() as usize);
         into.truncate(len);
-        let destination = match &span {
-            None => Destination::Inline { len_bytes: len as u32 },
-            Some(span) => match in_reference(link, span) {
-                Ok(reference) => Destination::One(reference),
-                Err(error) => return Answer::err(error),
-            },
-        };
+        let destination = or_answer!(destination(link, span.as_ref(), len));
         let spans = span.map_or_else(Spans::none, Spans::from);
         let outgoing =
             OutgoingRequest { request: Request::Read { file, offset, destination }, tail: &[], spans };
@@ -80,9 +74,7 @@ fn read_piece(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: Sink)
 
 /// Copies the data of a reply to the reader's memory.
 fn received(link: &Link, answered: &Answered, into: &Sink) -> Result<ReadDone> {
-    let Reply::Read(data, eof) = answered.success(link)? else {
-        return Err(link.protocol_violation("a reply of another kind"));
-    };
+    let (data, eof) = answered.extract(link, pick!(Read(data, eof)))?;
     let count = match answered.placed(link, &data, into.len())? {
         Some(source) => {
             let count = source.copy_to_sink(into);
@@ -156,16 +148,11 @@ fn write_piece(
             debug_assert_eq!(copied, len);
             out_reference(link, &span, len)
         });
-        match data {
-            Ok(reference) => {
-                let request = Request::Write { file, how, data: Data::One(reference) };
-                let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
-                links.call_on(link, cx, sequence, outgoing, move |link, answered| {
-                    written(link, &answered, limit).map(|written| (len, written))
-                })
-            }
-            Err(error) => Answer::err(error),
-        }
+        let request = Request::Write { file, how, data: Data::One(or_answer!(data)) };
+        let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
+        links.call_on(link, cx, sequence, outgoing, move |link, answered| {
+            written(link, &answered, limit).map(|written| (len, written))
+        })
     })
 }
 

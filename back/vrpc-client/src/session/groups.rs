@@ -9,7 +9,7 @@ use tombolo_core::{Answer, Ctx, Error, Result, or_answer};
 use tombolo_host_links::client::Spans;
 use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reply, Request};
 
-use super::names::{FRAME_DATA_MAX, filled, in_reference};
+use super::names::{FRAME_DATA_MAX, destination, filled};
 use super::replies::{bytes, entry, pick};
 use super::{VrpcFileSystem, locks};
 use crate::link::Link;
@@ -57,10 +57,7 @@ impl VrpcFileSystem {
         let capacity_bytes = self.links.current().line.in_area().capacity_bytes();
         let limit = limit.min(usize::try_from(capacity_bytes).unwrap_or(usize::MAX));
         self.links.with_in_span(cx, limit, move |links, link, cx, span| {
-            let destination = match in_reference(link, &span) {
-                Ok(reference) => Destination::One(reference),
-                Err(error) => return Answer::err(error),
-            };
+            let destination = or_answer!(destination(link, Some(&span), limit));
             let name = name.as_ref().map(XattrNameBuf::as_name);
             let request = xattr_request(node, name, destination);
             let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };

@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{Cookie, DirBudget, DirPage, File, NodeId, OpenFlags, OpenId};
-use tombolo_core::{Answer, Ctx, Result, lock};
+use tombolo_core::{Answer, Ctx, Result, lock, or_answer};
 use tombolo_host_links::client::Spans;
 use tombolo_wire_vrpc::listing::Listing;
-use tombolo_wire_vrpc::{Destination, FRAME_BYTES, Reply, Request};
+use tombolo_wire_vrpc::{FRAME_BYTES, Reply, Request};
 
-use super::names::in_reference;
+use super::names::destination;
+use super::replies::pick;
 use crate::bulk_memory::largest;
 use crate::link::{Link, NO_LINK};
 use crate::links::Links;
@@ -61,13 +62,7 @@ fn readdir_on(
     let wanted = budget.size_bytes.min(LISTING_BYTES_MAX);
     let span = if wanted > FRAME_BYTES { largest(link.line.in_area(), wanted, FRAME_BYTES) } else { None };
     let room_bytes = span.as_ref().map_or(FRAME_BYTES, |span| span.len() as usize);
-    let destination = match &span {
-        None => Destination::Inline { len_bytes: FRAME_BYTES as u32 },
-        Some(span) => match in_reference(link, span) {
-            Ok(reference) => Destination::One(reference),
-            Err(error) => return Answer::err(error),
-        },
-    };
+    let destination = or_answer!(destination(link, span.as_ref(), FRAME_BYTES));
     let spans = span.map_or_else(Spans::none, Spans::from);
     let request = Request::Readdir { file, cookie, budget, destination };
     let (all_links, release_cx) = (links.clone(), cx.clone());
@@ -95,9 +90,7 @@ fn fill(
     room_bytes: usize,
     adopted: &mut Vec<NodeId>,
 ) -> Result<usize> {
-    let Reply::Readdir(listing, end) = answered.success(link)? else {
-        return Err(link.protocol_violation("a reply of another kind"));
-    };
+    let (listing, end) = answered.extract(link, pick!(Readdir(listing, end)))?;
     let bytes = answered.bytes(link, &listing, room_bytes)?;
     let mut kept_count = 0;
     let mut is_full = false;
@@ -106,7 +99,7 @@ fn fill(
         if entry.entry.is_some() && !plus {
             return Err(link.protocol_violation("attributes that were not requested"));
         }
-        entry.entry = entry.entry.map(|found| link.adopt_listed(found, entry.handle));
+        entry.entry = entry.entry.map(|found| link.adopt(true, found, entry.handle));
         adopted.extend(entry.entry.map(|entry| entry.node));
         is_full = is_full || !page.push(entry.as_dir_entry());
         if !is_full {

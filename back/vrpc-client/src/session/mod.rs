@@ -99,9 +99,8 @@ impl Drop for VrpcFileSystem {
     }
 }
 
-pub(crate) use names::{in_reference, out_reference};
-use replies::pick;
-pub(crate) use replies::written;
+pub(crate) use names::{destination, out_reference};
+pub(crate) use replies::{pick, written};
 
 /// Ends an opening.
 fn release(links: &Links, cx: &Ctx, file: File) {
@@ -138,10 +137,7 @@ impl FileSystem for VrpcFileSystem {
         let request = Request::Setattr { node, open: file.map(|file| file.open), set: *set };
         self.links.call(cx, request, move |link, answered| {
             link.objects.nodes.permissions_changed(node);
-            answered.extract(link, |reply| match reply {
-                Reply::Setattr(attr, change) => Some((attr, change)),
-                _ => None,
-            })
+            answered.extract(link, pick!(Setattr(attr, change)))
         })
     }
 

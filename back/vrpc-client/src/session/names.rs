@@ -61,9 +61,17 @@ pub(crate) fn out_reference(link: &Link, span: &Span, len: usize) -> Result<Refe
     reference(link.line.out_address(span).bits(), len as u64)
 }
 
-/// Returns the reference to a span of the server's memory.
-pub(crate) fn in_reference(link: &Link, span: &Span) -> Result<Reference, Error> {
-    reference(link.line.in_address(span).bits(), span.len())
+/// Returns the place where the server puts `len_bytes` of data: a span of its memory, or the frame of the
+/// reply.
+pub(crate) fn destination(
+    link: &Link,
+    span: Option<&Span>,
+    len_bytes: usize,
+) -> Result<Destination<'static>, Error> {
+    match span {
+        None => Ok(Destination::Inline { len_bytes: len_bytes as u32 }),
+        Some(span) => reference(link.line.in_address(span).bits(), span.len()).map(Destination::One),
+    }
 }
 
 fn reference(address: u64, len_bytes: u64) -> Result<Reference, Error> {

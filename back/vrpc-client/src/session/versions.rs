@@ -7,17 +7,15 @@ use tombolo_core::fs::{Attr, NodeId, Version, Versions};
 use tombolo_core::{Answer, Ctx};
 use tombolo_wire_vrpc::{Reply, Request};
 
-use super::VrpcFileSystem;
+use super::{VrpcFileSystem, pick};
 use crate::link::Link;
 
 impl Versions for VrpcFileSystem {
     fn look(&self, cx: &Ctx, node: NodeId) -> Answer<(Attr, Option<Version>)> {
-        self.links.call(cx, Request::Look { node }, |link, answered| match answered.success(link)? {
-            Reply::Looked(version, attr) => {
-                let usable = version.filter(|_| link.line.window().is_some());
-                Ok((attr, usable.map(|version| Version { epoch: epoch_on(link, version.epoch), ..version })))
-            }
-            _ => Err(link.protocol_violation("a reply of another kind")),
+        self.links.call(cx, Request::Look { node }, |link, answered| {
+            let (version, attr) = answered.extract(link, pick!(Looked(version, attr)))?;
+            let usable = version.filter(|_| link.line.window().is_some());
+            Ok((attr, usable.map(|version| Version { epoch: epoch_on(link, version.epoch), ..version })))
         })
     }
 
