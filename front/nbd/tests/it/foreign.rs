@@ -75,36 +75,21 @@ fn nbdcopy_copies_both_ways_and_holes_stay_holes() {
 fn qemu_writes_discards_and_zeroes() {
     let served = Served::new(Disk::new(2048));
     let url = served.url();
-    let said = run(
-        "qemu-io",
-        &[
-            "-f",
-            "raw",
-            "-c",
-            "write -P 7 0 64k",
-            "-c",
-            "write -f -P 8 1M 4k",
-            "-c",
-            "write -z 16k 16k",
-            "-c",
-            "write -z -u 32k 8k",
-            "-c",
-            "discard 48k 8k",
-            "-c",
-            "flush",
-            "-c",
-            "read -P 7 0 16k",
-            "-c",
-            "read -P 0 16k 16k",
-            "-c",
-            "read -P 0 32k 8k",
-            "-c",
-            "read -P 8 1M 4k",
-            "-c",
-            "read -P 7 40k 8k",
-            &url,
-        ],
-    );
+    let commands = [
+        "write -P 7 0 64k",
+        "write -f -P 8 1M 4k",
+        "write -z 16k 16k",
+        "write -z -u 32k 8k",
+        "discard 48k 8k",
+        "flush",
+        "read -P 7 0 16k",
+        "read -P 0 16k 16k",
+        "read -P 0 32k 8k",
+        "read -P 8 1M 4k",
+        "read -P 7 40k 8k",
+    ];
+    let commands: Vec<&str> = commands.into_iter().flat_map(|command| ["-c", command]).collect();
+    let said = run("qemu-io", &[&["-f", "raw"], &commands[..], &[&url]].concat());
     assert!(!said.contains("failed"), "{said}");
     let bytes = served.disk.bytes();
     assert!(bytes[..16 << 10].iter().all(|byte| *byte == 7));

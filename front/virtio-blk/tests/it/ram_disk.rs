@@ -1,12 +1,12 @@
 //! Memory disk that records its calls and can hold back answers.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Poll, Waker};
 
 use tombolo_core::block::{
     Allocation, BlockDevice, Extents, Geometry, Profile, Range, Resize, SizeWatch, Sizes, Zeroing,
 };
 use tombolo_core::{Answer, Ctx, Error, Stability};
+use tombolo_host_runtime::promise::Promise;
 use tombolo_mem::{Sink, Source};
 
 pub const DISK_BYTES: usize = 1 << 20;
@@ -36,8 +36,7 @@ struct State {
     fails: bool,
     /// `true` if answers wait for [`RamDisk::release`].
     holds: bool,
-    releases: u64,
-    wakers: Vec<Waker>,
+    released: Arc<Promise<()>>,
 }
 
 impl RamDisk {
@@ -72,13 +71,12 @@ impl RamDisk {
     }
 
     pub fn release(&self) {
-        let wakers = {
+        let released = {
             let mut state = self.state();
             state.holds = false;
-            state.releases += 1;
-            std::mem::take(&mut state.wakers)
+            std::mem::take(&mut state.released)
         };
-        wakers.into_iter().for_each(Waker::wake);
+        released.keep(());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -95,18 +93,12 @@ impl RamDisk {
             work(&mut state.bytes);
             return Answer::ok(());
         }
-        let (began, shared, mut work) = (state.releases, self.state.clone(), Some(work));
-        Answer::later(std::future::poll_fn(move |context| {
-            let mut state = shared.lock().unwrap();
-            if state.releases == began {
-                state.wakers.push(context.waker().clone());
-                return Poll::Pending;
-            }
-            if let Some(work) = work.take() {
-                work(&mut state.bytes);
-            }
-            Poll::Ready(Ok(()))
-        }))
+        let (released, shared) = (state.released.clone(), self.state.clone());
+        Answer::later(async move {
+            released.kept().await;
+            work(&mut shared.lock().unwrap().bytes);
+            Ok(())
+        })
     }
 }
 

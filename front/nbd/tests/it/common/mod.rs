@@ -4,69 +4,54 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tombolo_core::block::{Allocation, BlockDevice, Extents, Geometry, Profile, Range, Zeroing};
-use tombolo_core::{Answer, Ctx, Error, Stability};
+use tombolo_back_memory::MemoryDisk;
+use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Zeroing};
+use tombolo_core::{Answer, Ctx, SessionId, Stability};
 use tombolo_front_nbd::{Exports, Listeners, Options, Server};
-use tombolo_mem::{Sink, Source};
+use tombolo_host_runtime::promise::Promise;
+use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_wire_nbd::status::Status;
 use tombolo_wire_nbd::*;
 
 pub const PAGE: usize = 4096;
 
-/// A disk whose pages are allocated when written, with counters of calls.
+/// A disk in memory with counters of calls.
 pub struct Disk {
-    pages: Mutex<Vec<Option<Box<[u8]>>>>,
+    inner: Arc<MemoryDisk>,
     pub read_only: bool,
     pub panics: AtomicBool,
     pub flushes: AtomicUsize,
     pub durable_writes: AtomicUsize,
-    /// While closed, reads are pending.
-    gate: Arc<(Mutex<bool>, Condvar)>,
+    /// Until it is kept, reads are pending.
+    gate: Mutex<Option<Arc<Promise<()>>>>,
 }
 
 impl Disk {
     pub fn new(pages: usize) -> Self {
         Self {
-            pages: Mutex::new(vec![None; pages]),
+            inner: Arc::new(MemoryDisk::new((pages * PAGE) as u64).unwrap()),
             read_only: false,
             panics: AtomicBool::new(false),
             flushes: AtomicUsize::new(0),
             durable_writes: AtomicUsize::new(0),
-            gate: Arc::new((Mutex::new(true), Condvar::new())),
+            gate: Mutex::default(),
         }
     }
 
     pub fn open_gate(&self, open: bool) {
-        *self.gate.0.lock().unwrap() = open;
-        self.gate.1.notify_all();
+        let before = std::mem::replace(&mut *self.gate.lock().unwrap(), (!open).then(Arc::default));
+        before.into_iter().for_each(|gate| gate.keep(()));
     }
 
     pub fn bytes(&self) -> Vec<u8> {
-        let pages = self.pages.lock().unwrap();
-        pages.iter().flat_map(|page| page.as_deref().map_or(vec![0; PAGE], <[u8]>::to_vec)).collect()
-    }
-
-    fn store(&self, offset: u64, mut bytes: &[u8]) {
-        let mut pages = self.pages.lock().unwrap();
-        let mut at = offset as usize;
-        while !bytes.is_empty() {
-            let (here, rest) = bytes.split_at(bytes.len().min(PAGE - at % PAGE));
-            let page = pages[at / PAGE].get_or_insert_with(|| vec![0; PAGE].into());
-            page[at % PAGE..][..here.len()].copy_from_slice(here);
-            (at, bytes) = (at + here.len(), rest);
-        }
-    }
-
-    fn load(&self, offset: u64, len: usize) -> Vec<u8> {
-        let (pages, start) = (self.pages.lock().unwrap(), offset as usize);
-        let within = &pages[start / PAGE..(start + len).div_ceil(PAGE)];
-        let all: Vec<u8> =
-            within.iter().flat_map(|page| page.as_deref().map_or(vec![0; PAGE], <[u8]>::to_vec)).collect();
-        all[start % PAGE..][..len].to_vec()
+        let len = self.geometry().size_bytes as usize;
+        let buffer = Buffer::new(len);
+        self.inner.read(&Ctx::root(SessionId(0)), 0, buffer.sink(0..len)).wait().unwrap();
+        buffer.source(0..len).to_vec(len)
     }
 
     fn note(&self, stability: Stability) {
@@ -82,44 +67,22 @@ impl BlockDevice for Disk {
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry::of_file((self.pages.lock().unwrap().len() * PAGE) as u64)
+        self.inner.geometry()
     }
 
-    fn read(&self, _cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
+    fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
         assert!(!self.panics.load(Ordering::SeqCst), "on purpose");
-        let bytes = self.load(offset, into.len());
-        if *self.gate.0.lock().unwrap() {
-            into.write_at(0, &bytes);
-            return Answer::ok(());
-        }
-        let gate = self.gate.clone();
-        let (sender, mut receiver) = (Arc::new(Mutex::new((false, None::<std::task::Waker>))), None);
-        let shared = sender.clone();
-        std::thread::spawn(move || {
-            let open = gate.1.wait_while(gate.0.lock().unwrap(), |open| !*open).unwrap();
-            drop(open);
-            into.write_at(0, &bytes);
-            let mut state = sender.lock().unwrap();
-            state.0 = true;
-            let waker = state.1.take();
-            drop(state);
-            waker.into_iter().for_each(std::task::Waker::wake);
-        });
-        receiver.replace(shared);
-        Answer::later(std::future::poll_fn(move |context| {
-            let mut state = receiver.as_ref().unwrap().lock().unwrap();
-            if state.0 {
-                return std::task::Poll::Ready(Ok(()));
-            }
-            state.1 = Some(context.waker().clone());
-            std::task::Poll::Pending
-        }))
+        let Some(gate) = self.gate.lock().unwrap().clone() else { return self.inner.read(cx, offset, into) };
+        let (inner, cx) = (self.inner.clone(), cx.clone());
+        Answer::later(async move {
+            gate.kept().await;
+            inner.read(&cx, offset, into).resolve().await
+        })
     }
 
-    fn write(&self, _cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
+    fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
         self.note(stability);
-        self.store(offset, &from.to_vec(usize::MAX));
-        Answer::ok(())
+        self.inner.write(cx, offset, stability, from)
     }
 
     fn flush(&self, _cx: &Ctx) -> Answer<()> {
@@ -128,31 +91,16 @@ impl BlockDevice for Disk {
     }
 
     fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
-        self.write_zeroes(cx, range, Zeroing { may_unmap: true, ..Zeroing::default() })
+        self.inner.discard(cx, range)
     }
 
-    fn write_zeroes(&self, _cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
+    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
         self.note(how.stability);
-        self.store(range.offset, &vec![0; range.len_bytes as usize]);
-        let whole = (range.offset as usize).div_ceil(PAGE)..(range.end() as usize / PAGE);
-        if how.may_unmap && whole.start < whole.end {
-            self.pages.lock().unwrap()[whole].fill(None);
-        }
-        Answer::ok(())
+        self.inner.write_zeroes(cx, range, how)
     }
 
-    fn extents(&self, _cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        let pages = self.pages.lock().unwrap();
-        let mut extents = Extents::new(range, count_max);
-        loop {
-            let at = extents.next_offset() as usize;
-            let Some(page) = pages.get(at / PAGE) else { break };
-            let allocation = if page.is_some() { Allocation::Data } else { Allocation::Hole };
-            if !extents.push((PAGE - at % PAGE) as u64, allocation) {
-                break;
-            }
-        }
-        if extents.as_slice().is_empty() { Answer::err(Error::io("nothing")) } else { Answer::ok(extents) }
+    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
+        self.inner.extents(cx, range, count_max)
     }
 }
 
