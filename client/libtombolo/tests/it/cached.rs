@@ -12,7 +12,7 @@ use libtombolo::{CacheOptions, Last};
 use tombolo_core::fs::{AccessMask, Attr, FileType, Mode};
 use tombolo_core::{Error, Identity};
 
-use self::world::{EventMask, FILE, USER, World, cached, plainly, plant};
+use self::world::{ByPath, FILE, USER, World, cached, plainly, plant};
 
 #[test]
 fn cached_answers_send_no_request() {

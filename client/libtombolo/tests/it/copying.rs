@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::common::{Watch, add, attach, copy, copy_well, local, memory, noise, see};
+use crate::common::{Watch, add, attach, copy, copy_well, faulty, local, memory, noise, see};
 use libtombolo::copy::{Copier, Existing, Holes, Options, Step};
 use proptest::prelude::*;
 use tempfile::TempDir;
 use tombolo_back_local_dir::LocalDir;
 use tombolo_core::Error;
 use tombolo_core::fs::Op;
-use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
+use tombolo_layer_basic::fault::{Rule, What, When};
 
 fn recursive() -> Options {
     Options { recursive: true, ..Options::default() }
@@ -59,7 +59,7 @@ fn copy_with_short_reads_is_complete_or_fails() {
         let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         fs::write(from.path().join("file"), noise(size, 3)).unwrap();
         let dir = LocalDir::open(from.path(), Default::default()).expect("serve");
-        let source = attach(&fault::over(Arc::new(dir), Plan { rules, seed: 1 }), "local");
+        let source = attach(&*faulty(Arc::new(dir), rules), "local");
         let (tally, _) = copy(&source, "file", &local(to.path()), "copy", Options::default());
         assert_eq!(tally.failed > 0, failing > 0, "{size} {failing}: {tally:?}");
         let copied = fs::read(to.path().join("copy")).ok();

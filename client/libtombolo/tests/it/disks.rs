@@ -90,9 +90,7 @@ fn cx() -> Ctx {
 }
 
 fn put(disk: &dyn BlockDevice, offset: u64, bytes: &[u8]) {
-    let mut buffer = Buffer::new(bytes.len());
-    buffer.as_mut_slice().expect("ours").copy_from_slice(bytes);
-    disk.write(&cx(), offset, Stability::Unstable, buffer.source(0..bytes.len())).wait().expect("write");
+    disk.write(&cx(), offset, Stability::Unstable, Source::from(bytes.to_vec())).wait().expect("write");
 }
 
 impl BlockDevice for Spied {

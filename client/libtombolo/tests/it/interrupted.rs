@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{Watch, add, attach, copy, copy_well, local, memory, noise, see};
+use crate::common::{Watch, add, attach, copy, copy_well, faulty, local, memory, noise, see};
 use libtombolo::copy::{Copier, Options};
 use tempfile::TempDir;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
@@ -14,7 +14,7 @@ use tombolo_core::Error;
 use tombolo_core::fs::Export;
 use tombolo_core::fs::Op;
 use tombolo_layer_basic::delay;
-use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
+use tombolo_layer_basic::fault::{Rule, What, When};
 
 const PIECE: usize = 1 << 20;
 
@@ -35,7 +35,7 @@ fn plant(top: &Path) {
 /// Returns the export with a failure at one call of one operation.
 fn failing(export: &Arc<Memory>, op: Op, nth: u64, error: fn() -> Error) -> Arc<dyn Export> {
     let rule = Rule { op: Some(op), when: When::Nth(nth), what: What::Fail(error) };
-    Arc::new(fault::over(export.clone(), Plan { rules: vec![rule], seed: 1 }))
+    faulty(export.clone(), vec![rule])
 }
 
 /// Any failure at the target is reported and leaves no partial file under its final name, and a resumed copy

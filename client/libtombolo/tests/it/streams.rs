@@ -5,14 +5,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::{attach, find, local, memory, name, noise};
+use crate::common::{attach, faulty, find, local, memory, name, noise};
 use libtombolo::{StreamError, StreamOptions, block_on, remove_tree};
 use tempfile::TempDir;
 use tombolo_core::Error;
 use tombolo_core::fs::Op;
 use tombolo_core::fs::{Create, Exclusive, Export, NewMode, OpenFlags};
 use tombolo_layer_basic::delay;
-use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
+use tombolo_layer_basic::fault::{Rule, What, When};
 
 fn writable() -> Create {
     let flags = OpenFlags::READ | OpenFlags::WRITE;
@@ -38,11 +38,11 @@ fn written_streams_are_read_back_as_streams() {
 }
 
 /// Returns an export whose reads are short, until one fails.
-fn halting(failing: u64) -> impl Export {
+fn halting(failing: u64) -> Arc<dyn Export> {
     let rule = |when, what| Rule { op: Some(Op::Read), when, what };
     let short = rule(When::Always, What::Short(100_000));
     let fails = rule(When::Nth(failing), What::Fail(|| Error::io("on purpose")));
-    fault::over(Arc::new(memory()), Plan { rules: vec![fails, short], seed: 1 })
+    faulty(Arc::new(memory()), vec![fails, short])
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn short_read_does_not_end_a_stream() {
     let (size, one_by_one) = (1_000_000, StreamOptions { in_flight: 1, ..StreamOptions::default() });
     // The last fails within a piece: 256 KiB take three reads.
     for failing in [1000, 1, 2, 5] {
-        let tree = attach(&halting(failing), "memory");
+        let tree = attach(&*halting(failing), "memory");
         let file = block_on(tree.root().create(name("file").as_name(), writable())).unwrap();
         block_on(file.write_from(0, &mut &noise(size, 4)[..], StreamOptions::default())).unwrap();
         let mut read = Vec::new();
@@ -89,8 +89,7 @@ fn stream_errors_identify_the_failed_side() {
         }
     }
     let rule = Rule { op: Some(Op::Read), when: When::Nth(3), what: What::Fail(|| Error::Stale) };
-    let export = fault::over(Arc::new(memory()), Plan { rules: vec![rule], seed: 1 });
-    let tree = attach(&export, "memory");
+    let tree = attach(&*faulty(Arc::new(memory()), vec![rule]), "memory");
     let file = block_on(tree.root().create(name("file").as_name(), writable())).unwrap();
     block_on(file.write_from(0, &mut &noise(2 << 20, 2)[..], StreamOptions::default())).unwrap();
     let file = block_on(find(&tree, "file").open(OpenFlags::READ)).unwrap();
@@ -132,11 +131,9 @@ fn trees_are_removed_despite_invalidated_cookies() {
     }
     let remove = |when| {
         let rule = Rule { op: Some(Op::Readdir), when, what: What::Fail(|| Error::BadCookie) };
-        let broken: Arc<dyn Export> =
-            Arc::new(fault::over(export.clone(), Plan { rules: vec![rule], seed: 1 }));
         let mut failures = 0;
         let mut failed = |_: &[u8], _: &Error| failures += 1;
-        let root = attach(&*broken, "memory").root();
+        let root = attach(&*faulty(export.clone(), vec![rule]), "memory").root();
         let removal = block_on(remove_tree(&root, name("tree").as_name(), b"tree", &mut failed));
         (removal.removed, failures)
     };
@@ -158,8 +155,7 @@ fn failed_removal_is_reported_once_and_others_proceed() {
         }
     }
     let rule = Rule { op: Some(Op::Unlink), when: When::Nth(150), what: What::Fail(|| Error::AccessDenied) };
-    let broken: Arc<dyn Export> = Arc::new(fault::over(export.clone(), Plan { rules: vec![rule], seed: 1 }));
-    let tree = attach(&*broken, "memory");
+    let tree = attach(&*faulty(export.clone(), vec![rule]), "memory");
     let mut failures = 0;
     let mut failed = |_: &[u8], _: &Error| failures += 1;
     let removal = block_on(remove_tree(&tree.root(), name("tree").as_name(), b"tree", &mut failed));

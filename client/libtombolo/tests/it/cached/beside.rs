@@ -11,7 +11,7 @@ use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::fs::Export;
 
 use super::let_the_clock_go_on;
-use super::world::{EventMask, FILE, USER, World, cached, plainly, plant};
+use super::world::{ByPath, FILE, USER, World, cached, plainly, plant};
 use crate::common::{attach, memory};
 
 #[test]

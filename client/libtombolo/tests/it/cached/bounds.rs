@@ -7,7 +7,7 @@ use tombolo_back_memory::{Memory, Options as MemoryOptions};
 use tombolo_core::fs::Export;
 use tombolo_core::{Error, Limits};
 
-use super::world::{EventMask, USER, cached};
+use super::world::{ByPath, USER, cached};
 use crate::common::{attach, memory};
 
 const FILES: usize = 3000;

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastrand::Rng;
 use libtombolo::{CacheOptions, Last, Tree, block_on};
 use tombolo_core::fs::{OpenFlags, Write};
-use tombolo_mem::Buffer;
+use tombolo_mem::Source;
 
-use super::world::{EventMask, FILE, USER, World, cached, plainly, plant};
+use super::world::{ByPath, FILE, USER, World, cached, plainly, plant};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
@@ -57,10 +57,9 @@ fn write_again(tree: &Tree, path: &str, rng: &mut Rng) -> bool {
     block_on(async {
         let Ok(node) = tree.find(path.as_bytes(), Last::Follow).await else { return false };
         let Ok(file) = node.open(OpenFlags::WRITE).await else { return false };
-        let mut buffer = Buffer::new(8);
-        buffer.as_mut_slice().expect("ours").fill(rng.u8(..));
+        let bytes = Source::from(vec![rng.u8(..); 8]);
         let how = Write { offset: rng.u64(..64), ..Write::default() };
-        file.write_at(&how, buffer.source(0..8)).resolve().await.is_ok()
+        file.write_at(&how, bytes).resolve().await.is_ok()
     })
 }
 
@@ -187,8 +186,7 @@ fn no_thread_reads_older_data_than_a_writer_acknowledged() {
 fn write_number(tree: &Tree, now: u64) {
     block_on(async {
         let file = tree.node("top/a/b/c/file").open(OpenFlags::WRITE).await.expect("opened");
-        let mut buffer = Buffer::new(8);
-        buffer.as_mut_slice().expect("ours").copy_from_slice(&now.to_le_bytes());
-        file.write_at(&Write::default(), buffer.source(0..8)).resolve().await.expect("written");
+        let bytes = Source::from(now.to_le_bytes().to_vec());
+        file.write_at(&Write::default(), bytes).resolve().await.expect("written");
     });
 }

@@ -10,7 +10,7 @@ use tombolo_core::fs::{
     Write,
 };
 use tombolo_core::{Answer, Identity, Result, SessionId};
-use tombolo_mem::Buffer;
+use tombolo_mem::Source;
 
 use super::spy::Spy;
 use crate::common::{attach, memory};
@@ -92,7 +92,7 @@ pub fn cached(
 }
 
 /// Changes by another session, by path.
-pub trait EventMask {
+pub trait ByPath {
     fn node(&self, path: &str) -> Node;
     fn write(&self, path: &str, bytes: &[u8]);
     fn mkdir(&self, path: &str);
@@ -104,7 +104,7 @@ pub trait EventMask {
     fn chmod(&self, path: &str, mode: u32);
 }
 
-impl EventMask for Tree {
+impl ByPath for Tree {
     fn node(&self, path: &str) -> Node {
         block_on(self.find(path.as_bytes(), Last::Keep)).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
@@ -118,10 +118,8 @@ impl EventMask for Tree {
                 exclusive: Exclusive::No,
             };
             let file = dir.create(name.as_name(), how).await.expect(path);
-            let mut buffer = Buffer::new(bytes.len().max(1));
-            buffer.as_mut_slice().expect("ours")[..bytes.len()].copy_from_slice(bytes);
             if !bytes.is_empty() {
-                let written = file.write_at(&Write::default(), buffer.source(0..bytes.len()));
+                let written = file.write_at(&Write::default(), Source::from(bytes.to_vec()));
                 assert_eq!(written.resolve().await.expect("written").count, bytes.len());
             }
             file.flush().resolve().await.expect("flushed");

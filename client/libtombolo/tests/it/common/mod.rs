@@ -11,6 +11,7 @@ use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::{Memory, Options as MemoryOptions};
 use tombolo_core::Identity;
 use tombolo_core::fs::{Attr, Export, FileType, Mode, Name, NameBuf, OpenFlags};
+use tombolo_layer_basic::fault::{self, Plan, Rule};
 
 pub fn local(path: &Path) -> Tree {
     attach(&LocalDir::open(path, DirOptions::default()).expect("serve"), "local")
@@ -23,6 +24,11 @@ pub fn memory() -> Memory {
 pub fn attach(export: &dyn Export, realm: &str) -> Tree {
     let user = User { identity: Identity::ROOT, umask: Mode::new(0o022), realm: realm.into() };
     Tree::attach(export, user).expect("attach")
+}
+
+/// Returns an export that follows these rules for its faults.
+pub fn faulty(export: Arc<dyn Export>, rules: Vec<Rule>) -> Arc<dyn Export> {
+    Arc::new(fault::over(export, Plan { rules, seed: 1 }))
 }
 
 pub fn name(text: &str) -> NameBuf {
