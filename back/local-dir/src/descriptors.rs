@@ -135,8 +135,8 @@ impl Session {
     }
 
     /// Gives a node a descriptor, unless it has one.
-    pub(crate) fn give_descriptor(&self, node: NodeId, location: OwnedFd) {
-        if self.table.install(node, &Arc::new(location)) {
+    pub(crate) fn give_descriptor(&self, node: NodeId, descriptor: &Arc<OwnedFd>) {
+        if self.table.install(node, descriptor) {
             self.opened(node);
         }
     }
@@ -243,9 +243,7 @@ impl Session {
     /// Gives the node the descriptor and returns its location.
     fn install(&self, node: NodeId, identity: Identity, descriptor: OwnedFd) -> Location {
         let descriptor = Arc::new(descriptor);
-        if self.table.install(node, &descriptor) {
-            self.opened(node);
-        }
+        self.give_descriptor(node, &descriptor);
         Location::new(identity, descriptor)
     }
 

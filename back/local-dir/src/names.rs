@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use tombolo_core::fs::{
     AccessMask, Change, Device, Entry, FileType, Made, Mode, Name, NewMode, NodeId, RenameFlags, Renamed,
@@ -276,7 +277,7 @@ impl Session {
         let Some(node) = self.node_of_stat(&stat) else { return };
         let by_this_name = self.table.anchored_to(node, parent, name);
         if by_this_name {
-            self.give_descriptor(node, location);
+            self.give_descriptor(node, &Arc::new(location));
             self.freed(self.table.re_anchor(node, Anchor::None));
         }
     }

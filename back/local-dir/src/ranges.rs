@@ -19,17 +19,15 @@ const COPY_INLINE_BYTES_MAX: u64 = 128 << 10;
 
 impl Ranges for LocalSession {
     fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
-        match self.opening(file, OpenFlags::WRITE) {
-            Ok(open) => self.in_pool(cx, move |session, cx| {
-                let _dropping = session.dropping_as_written(cx, &open, false)?;
-                let _changing = session.changing([ChangedFile::Node(open.node)]);
-                let allocated = ranges::allocate(open.fd(), sys_mode(mode), offset, len);
-                // Later bytes may have moved.
-                session.notify(|notifier| notifier.data(open.node, offset, u64::MAX));
-                Ok(allocated?)
-            }),
-            Err(error) => Answer::err(error),
-        }
+        let open = or_answer!(self.opening(file, OpenFlags::WRITE));
+        self.in_pool(cx, move |session, cx| {
+            let _dropping = session.dropping_as_written(cx, &open, false)?;
+            let _changing = session.changing([ChangedFile::Node(open.node)]);
+            let allocated = ranges::allocate(open.fd(), sys_mode(mode), offset, len);
+            // Later bytes may have moved.
+            session.notify(|notifier| notifier.data(open.node, offset, u64::MAX));
+            Ok(allocated?)
+        })
     }
 
     fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64> {
@@ -53,21 +51,17 @@ impl Ranges for LocalSession {
         to_offset: u64,
         len: u64,
     ) -> Answer<u64> {
-        let both = self
-            .opening(from, OpenFlags::READ)
-            .and_then(|from| Ok((from, self.opening(to, OpenFlags::WRITE)?)));
-        match both {
-            // The destination offset would be ambiguous (copy_file_range(2)).
-            Ok((_, to)) if to.flags.contains(OpenFlags::APPEND) => Answer::err(Error::BadOpen),
-            Ok((from, to)) => {
-                let piece = Piece { from_offset, to_offset, len };
-                if piece.can_copy_inline(&from, &to) && self.0.write_pace().is_quick() {
-                    return Answer::Done(self.0.write_pace().timed(|| piece.copy(&self.0, cx, &from, &to)));
-                }
-                self.in_pool(cx, move |session, cx| piece.copy(session, cx, &from, &to))
-            }
-            Err(error) => Answer::err(error),
+        let from = or_answer!(self.opening(from, OpenFlags::READ));
+        let to = or_answer!(self.opening(to, OpenFlags::WRITE));
+        // The destination offset would be ambiguous (copy_file_range(2)).
+        if to.flags.contains(OpenFlags::APPEND) {
+            return Answer::err(Error::BadOpen);
         }
+        let piece = Piece { from_offset, to_offset, len };
+        if piece.can_copy_inline(&from, &to) && self.0.write_pace().is_quick() {
+            return Answer::Done(self.0.write_pace().timed(|| piece.copy(&self.0, cx, &from, &to)));
+        }
+        self.in_pool(cx, move |session, cx| piece.copy(session, cx, &from, &to))
     }
 }
 
@@ -110,8 +104,5 @@ fn sys_mode(mode: AllocateMode) -> SysMode {
         (AllocateMode::INSERT_RANGE, SysMode::INSERT_RANGE),
         (AllocateMode::UNSHARE_RANGE, SysMode::UNSHARE_RANGE),
     ];
-    table
-        .iter()
-        .filter(|(flag, _)| mode.contains(*flag))
-        .fold(SysMode::empty(), |all, &(_, means)| all | means)
+    table.iter().filter(|(flag, _)| mode.contains(*flag)).map(|&(_, means)| means).collect()
 }

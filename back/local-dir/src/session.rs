@@ -1,6 +1,7 @@
 //! A session: dispatch of the waist's operations to the calling thread or the pool.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Once};
 
 use tombolo_core::fs::{
@@ -8,10 +9,10 @@ use tombolo_core::fs::{
     FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, OpenId, Opened, PermissionCheck,
     PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Write, Written,
 };
-use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result};
+use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result, or_answer};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_mem::{Sink, Source};
-use tombolo_sys::stat::{self};
+use tombolo_sys::stat;
 use tombolo_sys::statfs::file_system_stat;
 use tombolo_sys::sync;
 
@@ -40,7 +41,7 @@ impl LocalSession {
             tracing::warn!(client = client.label, "without root, all users act as the server's user");
         }
         tracing::debug!(session = client.session.0, client = client.label, "attached");
-        export.attached();
+        export.sessions.fetch_add(1, Ordering::Relaxed);
         let budget = Budget::new(export.options.limits);
         let allowance = Allowance::new(budget.clone(), descriptors);
         Ok(Self(Arc::new(Session {
@@ -68,7 +69,7 @@ impl Drop for Session {
         if self.watch.is_completed() {
             self.export.host_watch.end();
         }
-        self.export.detached();
+        self.export.sessions.fetch_sub(1, Ordering::Relaxed);
         // Ending the session releases its locks; wake the waiters now rather than at their next attempt.
         self.records.end();
         self.export.waiting.retry();
@@ -152,10 +153,7 @@ impl FileSystem for LocalSession {
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
         for &(node, count) in look_ups {
             if let Some(last) = self.0.forget_node(node, count) {
-                drop(self.in_pool(cx, move |_, _| {
-                    drop(last);
-                    Ok(())
-                }));
+                self.drop_in_pool(cx, last);
             }
         }
     }
@@ -277,31 +275,21 @@ impl FileSystem for LocalSession {
         let is_slow = !open.medium.local || (open.cursor.is_none() && frees_much());
         let ending = OpeningEnd { session: self.0.clone(), open, through: file.open };
         if is_slow {
-            drop(self.in_pool(cx, move |_, _| {
-                drop(ending);
-                Ok(())
-            }));
+            self.drop_in_pool(cx, ending);
         }
     }
 
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
-        match self.0.files.find(file) {
-            Err(error) => Answer::err(error),
-            Ok(open) if open.medium.local => {
-                self.0.flushed(&open, owner);
-                Answer::ok(())
-            }
-            Ok(open) => {
-                let writes = open.flags.contains(OpenFlags::WRITE);
-                if !writes && !self.0.records.knows(open.node, owner) {
-                    return Answer::ok(());
-                }
-                self.in_pool(cx, move |session, _| {
-                    session.flushed(&open, owner);
-                    if writes { Ok(sync::data(open.fd())?) } else { Ok(()) }
-                })
-            }
+        let open = or_answer!(self.0.files.find(file));
+        let writes = open.flags.contains(OpenFlags::WRITE) && !open.medium.local;
+        if open.medium.local || !(writes || self.0.records.knows(open.node, owner)) {
+            self.0.flushed(&open, owner);
+            return Answer::ok(());
         }
+        self.in_pool(cx, move |session, _| {
+            session.flushed(&open, owner);
+            if writes { Ok(sync::data(open.fd())?) } else { Ok(()) }
+        })
     }
 
     fn is_prompt(&self, file: File) -> bool {
@@ -309,12 +297,12 @@ impl FileSystem for LocalSession {
     }
 
     fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
-        match self.0.files.find(file) {
-            Err(error) => Answer::err(error),
-            // A file system in memory has no disk to wait for.
-            Ok(open) if open.medium.memory => self.now(|_| open.sync(what)),
-            Ok(open) => self.in_pool(cx, move |_, _| open.sync(what)),
+        let open = or_answer!(self.0.files.find(file));
+        // A file system in memory has no disk to wait for.
+        if open.medium.memory {
+            return self.now(|_| open.sync(what));
         }
+        self.in_pool(cx, move |_, _| open.sync(what))
     }
 
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {

@@ -66,6 +66,7 @@ pub(crate) struct ExportState {
     pub may_assume: bool,
     pub waiting: Waiting,
     pub last_mount_scan: LastMountScan,
+    /// Number of sessions, among which the descriptors of nodes are divided.
     pub sessions: AtomicUsize,
     /// The descriptor share of the nodes of all sessions.
     pub node_descriptors: Share,
@@ -86,16 +87,6 @@ impl ExportState {
     pub fn descriptors_each(&self) -> usize {
         (self.node_descriptors.guaranteed() / self.sessions.load(Ordering::Relaxed).max(1))
             .max(DESCRIPTORS_MIN)
-    }
-
-    /// Counts a new session: the descriptors of nodes are divided by the number of sessions.
-    pub fn attached(&self) {
-        self.sessions.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Discounts an ended session.
-    pub fn detached(&self) {
-        self.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -244,6 +235,15 @@ impl LocalSession {
             let _permit = permit;
             work(&session, &own_cx)
         })
+    }
+
+    /// Drops a value in the pool, because that may take long.
+    pub(crate) fn drop_in_pool(&self, cx: &Ctx, value: impl Send + 'static) {
+        let work = move |_: &Session, _: &Ctx| {
+            drop(value);
+            Ok(())
+        };
+        drop(self.in_pool(cx, work));
     }
 }
 

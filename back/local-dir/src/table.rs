@@ -43,6 +43,16 @@ pub(crate) enum Anchor {
     Name(Box<(NodeId, NameBuf)>),
 }
 
+impl Anchor {
+    /// Returns the directory that an anchoring name is in.
+    fn parent(&self) -> Option<NodeId> {
+        match self {
+            Self::Name(location) => Some(location.0),
+            _ => None,
+        }
+    }
+}
+
 /// Volatility of a file, according to the names under which it was looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Naming {
@@ -189,8 +199,8 @@ impl NodeTable {
         slot.descriptor = descriptor.cloned();
         slot.ambiguous =
             descriptor.is_none() && matches!(anchor, Anchor::Handle(_)) && is_newborn(identity.birth);
+        let parent = anchor.parent();
         slot.anchor = anchor;
-        let parent = slot.parent();
         let node = slot.id(shard_number, index);
         drop(shard);
         if let Some(parent) = parent {
@@ -358,19 +368,12 @@ impl NodeTable {
 
     /// Replaces a node's anchor. Returns the resources of nodes that existed only for the former one.
     pub fn re_anchor(&self, node: NodeId, anchor: Anchor) -> Freed {
-        let parent = |anchor: &Anchor| match anchor {
-            Anchor::Name(location) => Some(location.0),
-            _ => None,
-        };
-        if let Some(parent) = parent(&anchor) {
+        let parent = anchor.parent();
+        if let Some(parent) = parent {
             self.with(parent, |slot| slot.dependants += 1);
         }
-        let unused = parent(&anchor);
-        let before = self.with(node, |slot| std::mem::replace(&mut slot.anchor, anchor));
-        match before {
-            Some(before) => self.release_parents(parent(&before)),
-            None => self.release_parents(unused),
-        }
+        let before = self.with(node, |slot| std::mem::replace(&mut slot.anchor, anchor).parent());
+        self.release_parents(before.unwrap_or(parent))
     }
 
     /// Subtracts look-ups, at most as many as there are, and frees nodes not needed any more.
@@ -397,7 +400,7 @@ impl NodeTable {
             if slot.generation != generation || slot.forgotten || is_needed {
                 break;
             }
-            next = slot.parent();
+            next = slot.anchor.parent();
             freed.nodes += 1;
             freed.descriptors.extend(slot.descriptor.take());
             if matches!(slot.anchor, Anchor::Handle(_)) && slot.identity.birth != 0 {
@@ -517,13 +520,6 @@ impl NodeSlot {
             (Anchor::Handle(known), Anchor::Handle(met)) => known == met,
             (Anchor::Name(known), Anchor::Name(met)) => known == met,
             _ => false,
-        }
-    }
-
-    fn parent(&self) -> Option<NodeId> {
-        match &self.anchor {
-            Anchor::Name(location) => Some(location.0),
-            _ => None,
         }
     }
 }

@@ -229,16 +229,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_before_it_is_wanted() {
-        let turns = Turns::default();
-        let _first = turns.begin([key(1)], false);
-        assert!(lock(&turns.state).under_way.is_empty());
-    }
-
-    #[test]
     fn changes_that_overlap_an_unrecorded_one_are_not_alone() {
         let turns = Turns::default();
         let unrecorded = turns.begin([key(1)], false);
+        assert!(lock(&turns.state).under_way.is_empty(), "nothing is kept before it is wanted");
         for _ in 0..2 {
             assert!(!turns.begin([key(1)], true).is_alone(), "an earlier change is in progress");
         }

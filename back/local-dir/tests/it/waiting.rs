@@ -42,21 +42,6 @@ fn locks_exclude_host_and_other_sessions() {
     lock::try_lock(host.as_fd(), lock::LockKind::Shared, lock::LockRange { start: 0, len: 10 }).unwrap();
 }
 
-/// Checks that locks of a client's open file description end with it: no flush names their owner.
-#[test]
-fn an_ended_opening_gives_its_record_locks_back() {
-    let (_dir, world) = served();
-    let (first, second) = (world.file("file"), world.writer("file"));
-    let lock = |file, owner| {
-        let record = record(LockKind::Write, 0, 9, owner);
-        world.locks().lock(&world.cx, file, &record, false).wait()
-    };
-    lock(first, 1).unwrap();
-    assert!(matches!(lock(second, 2), Err(Error::WouldBlock)));
-    world.release(first);
-    lock(second, 2).unwrap();
-}
-
 /// Checks this because no flush or further release would release the lock.
 #[test]
 fn lock_is_not_granted_through_ended_opening() {
