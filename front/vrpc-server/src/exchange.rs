@@ -39,6 +39,17 @@ pub(crate) struct Completion<'a> {
     responder: Option<Responder>,
 }
 
+/// Returns the value of a result, or ends the link because of the protocol violation.
+macro_rules! or_cut {
+    ($exchange:expr, $result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(error) => return $exchange.cut(error),
+        }
+    };
+}
+pub(crate) use or_cut;
+
 impl<'a> Exchange<'a> {
     pub(crate) fn fs(&self) -> &'a dyn FileSystem {
         let shared: &'a SessionShared = self.shared;

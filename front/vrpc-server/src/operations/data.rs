@@ -5,16 +5,13 @@ use tombolo_host_links::ProtocolError;
 use tombolo_wire_vrpc::{Data, Destination, Reply, Returned};
 
 use crate::buffers::{self, ReplyBuffer, wire_len};
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, or_cut};
 
 pub(super) fn read(mut exchange: Exchange<'_>, file: File, offset: u64, destination: &Destination<'_>) {
     if destination.len_bytes() > exchange.shared.options.transfer_bytes_max {
         return exchange.cut(too_much());
     }
-    let reply_buffer = match ReplyBuffer::of(destination, &exchange.responder) {
-        Ok(reply_buffer) => reply_buffer,
-        Err(error) => return exchange.cut(error),
-    };
+    let reply_buffer = or_cut!(exchange, ReplyBuffer::of(destination, &exchange.responder));
     let sink = reply_buffer.sink(&mut exchange.parts);
     let len_max = reply_buffer.len_bytes();
     let in_frame = matches!(reply_buffer, ReplyBuffer::Frame(_));
@@ -34,10 +31,7 @@ pub(super) fn write(mut exchange: Exchange<'_>, file: File, how: Write, data: &D
     if data.len_bytes() > exchange.shared.options.transfer_bytes_max {
         return exchange.cut(too_much());
     }
-    let source = match buffers::source(data, &mut exchange.parts, &exchange.responder) {
-        Ok(source) => source,
-        Err(error) => return exchange.cut(error),
-    };
+    let source = or_cut!(exchange, buffers::source(data, &mut exchange.parts, &exchange.responder));
     let answer = exchange.fs().write(exchange.cx, file, &how, source);
     exchange.answer(answer, Reply::Written);
 }

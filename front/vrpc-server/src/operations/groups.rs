@@ -1,59 +1,78 @@
 //! Optional groups of operations.
 
-use tombolo_core::Error;
-use tombolo_core::fs::{NodeId, PersistentHandle, XattrName};
+use tombolo_core::fs::{NodeId, PersistentHandle, Ranges, XattrName};
+use tombolo_core::{Answer, Error};
 use tombolo_wire_vrpc::{Destination, FRAME_BYTES, NoticeList, Reply, Request};
 
 use super::names::{copied, send_bytes};
 use super::nodes;
 use crate::buffers::ReplyBuffer;
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, or_cut};
 
 /// Maximum length of an attribute's value and of a list of names (xattr(7)).
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
 pub(super) fn dispatch(exchange: Exchange<'_>, request: &Request<'_>) {
-    match request {
-        Request::XattrGet { .. }
-        | Request::XattrSet { .. }
-        | Request::XattrList { .. }
-        | Request::XattrRemove { .. } => {
-            xattrs(exchange, request);
+    let (fs, cx, xattrs) = (exchange.fs(), exchange.cx, exchange.xattrs());
+    let done = |()| Reply::Done;
+    match *request {
+        Request::XattrGet { node, name, destination } => {
+            xattr_bytes(exchange, node, Some(name), &destination);
         }
-        Request::LockTest { .. } | Request::Lock { .. } | Request::Unlock { .. } => locks(exchange, request),
+        Request::XattrSet { node, name, value, how, kill_set_gid } => {
+            let Some(xattrs) = xattrs else { return exchange.refuse(Error::NotSupported) };
+            match or_cut!(exchange, copied(&value, &exchange, XATTR_BYTES_MAX, Error::TooBig)) {
+                Ok(value) => {
+                    exchange.answer(xattrs.set(cx, node, name, &value, how, kill_set_gid), done);
+                }
+                Err(error) => exchange.refuse(error),
+            }
+        }
+        Request::XattrList { node, destination } => xattr_bytes(exchange, node, None, &destination),
+        Request::XattrRemove { node, name } => {
+            offered(exchange, xattrs, |xattrs| xattrs.remove(cx, node, name), done);
+        }
+        Request::LockTest { file, ref lock } => {
+            offered(exchange, fs.locks(), |locks| locks.test(cx, file, lock), Reply::Conflict);
+        }
+        Request::Lock { file, ref lock, wait } => {
+            offered(exchange, fs.locks(), |locks| locks.lock(cx, file, lock, wait), done);
+        }
+        Request::Unlock { file, family, range, owner } => {
+            offered(exchange, fs.locks(), |locks| locks.unlock(cx, file, family, range, owner), done);
+        }
+        Request::Allocate { file, offset, len_bytes, mode } => {
+            let allocate = |ranges: &dyn Ranges| ranges.allocate(cx, file, offset, len_bytes, mode);
+            offered(exchange, fs.ranges(), allocate, done);
+        }
+        Request::Seek { file, offset, whence } => {
+            offered(exchange, fs.ranges(), |ranges| ranges.seek(cx, file, offset, whence), Reply::Offset);
+        }
+        Request::Copy { from, from_offset, to, to_offset, len_bytes } => {
+            let copy = |ranges: &dyn Ranges| ranges.copy(cx, from, from_offset, to, to_offset, len_bytes);
+            offered(exchange, fs.ranges(), copy, Reply::Offset);
+        }
         Request::HandleOf { .. } | Request::Resolve { .. } | Request::Parent { .. } => {
-            handles(exchange, request)
+            handles(exchange, request);
         }
-        Request::Allocate { .. } | Request::Seek { .. } | Request::Copy { .. } => ranges(exchange, request),
-        Request::Changes { since } => changes(exchange, *since),
-        Request::Look { node } => look(exchange, *node),
+        Request::Changes { since } => changes(exchange, since),
+        Request::Look { node } => {
+            let reply = |(attr, version)| Reply::Looked(version, attr);
+            offered(exchange, fs.versions(), |versions| versions.look(cx, node), reply);
+        }
         _ => exchange.refuse(Error::NotImplemented),
     }
 }
 
-fn xattrs(exchange: Exchange<'_>, request: &Request<'_>) {
-    let Some(xattrs) = exchange.xattrs() else { return exchange.refuse(Error::NotSupported) };
-    let cx = exchange.cx;
-    match *request {
-        Request::XattrGet { node, name, destination } => {
-            xattr_bytes(exchange, node, Some(name), &destination)
-        }
-        Request::XattrList { node, destination } => xattr_bytes(exchange, node, None, &destination),
-        Request::XattrSet { node, name, value, how, kill_set_gid } => {
-            match copied(&value, &exchange, XATTR_BYTES_MAX, Error::TooBig) {
-                Ok(Ok(value)) => {
-                    let answer = xattrs.set(cx, node, name, &value, how, kill_set_gid);
-                    exchange.answer(answer, |()| Reply::Done);
-                }
-                Ok(Err(error)) => exchange.refuse(error),
-                Err(error) => exchange.cut(error),
-            }
-        }
-        Request::XattrRemove { node, name } => {
-            exchange.answer(xattrs.remove(cx, node, name), |()| Reply::Done)
-        }
-        _ => exchange.refuse(Error::NotImplemented),
-    }
+/// Replies with the result of an operation of a group, if the file system has that group.
+fn offered<'a, G: ?Sized, T: Send + 'static>(
+    exchange: Exchange<'a>,
+    group: Option<&'a G>,
+    operation: impl FnOnce(&'a G) -> Answer<T>,
+    reply: impl FnOnce(T) -> Reply<'static> + Send + 'static,
+) {
+    let answer = group.map_or_else(|| Answer::err(Error::NotSupported), operation);
+    exchange.answer(answer, reply);
 }
 
 /// Replies with the value of an attribute, or without a name with all names.
@@ -64,31 +83,13 @@ fn xattr_bytes(
     destination: &Destination<'_>,
 ) {
     let Some(xattrs) = exchange.xattrs() else { return exchange.refuse(Error::NotSupported) };
-    let reply_buffer = match ReplyBuffer::of(destination, &exchange.responder) {
-        Ok(reply_buffer) => reply_buffer,
-        Err(error) => return exchange.cut(error),
-    };
+    let reply_buffer = or_cut!(exchange, ReplyBuffer::of(destination, &exchange.responder));
     let limit_bytes = reply_buffer.len_bytes().min(XATTR_BYTES_MAX);
     let answer = match name {
         Some(name) => xattrs.get(exchange.cx, node, name, limit_bytes),
         None => xattrs.list(exchange.cx, node, limit_bytes),
     };
     exchange.close(answer, move |completion, bytes| send_bytes(completion, &reply_buffer, &bytes));
-}
-
-fn locks(exchange: Exchange<'_>, request: &Request<'_>) {
-    let Some(locks) = exchange.fs().locks() else { return exchange.refuse(Error::NotSupported) };
-    let cx = exchange.cx;
-    match *request {
-        Request::LockTest { file, ref lock } => exchange.answer(locks.test(cx, file, lock), Reply::Conflict),
-        Request::Lock { file, ref lock, wait } => {
-            exchange.answer(locks.lock(cx, file, lock, wait), |()| Reply::Done);
-        }
-        Request::Unlock { file, family, range, owner } => {
-            exchange.answer(locks.unlock(cx, file, family, range, owner), |()| Reply::Done);
-        }
-        _ => exchange.refuse(Error::NotImplemented),
-    }
 }
 
 fn handles(exchange: Exchange<'_>, request: &Request<'_>) {
@@ -126,27 +127,4 @@ fn changes(exchange: Exchange<'_>, since: u64) {
             completion.shared.file_system.changes().is_some_and(|changes| changes.is_complete());
         completion.send(&Reply::Changes(notices.last, NoticeList::new(&notices.list), is_complete));
     });
-}
-
-fn look(exchange: Exchange<'_>, node: NodeId) {
-    let Some(versions) = exchange.fs().versions() else { return exchange.refuse(Error::NotSupported) };
-    let answer = versions.look(exchange.cx, node);
-    exchange.answer(answer, |(attr, version)| Reply::Looked(version, attr));
-}
-
-fn ranges(exchange: Exchange<'_>, request: &Request<'_>) {
-    let Some(ranges) = exchange.fs().ranges() else { return exchange.refuse(Error::NotSupported) };
-    let cx = exchange.cx;
-    match *request {
-        Request::Allocate { file, offset, len_bytes, mode } => {
-            exchange.answer(ranges.allocate(cx, file, offset, len_bytes, mode), |()| Reply::Done);
-        }
-        Request::Seek { file, offset, whence } => {
-            exchange.answer(ranges.seek(cx, file, offset, whence), Reply::Offset);
-        }
-        Request::Copy { from, from_offset, to, to_offset, len_bytes } => {
-            exchange.answer(ranges.copy(cx, from, from_offset, to, to_offset, len_bytes), Reply::Offset);
-        }
-        _ => exchange.refuse(Error::NotImplemented),
-    }
 }

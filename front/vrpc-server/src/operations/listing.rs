@@ -2,13 +2,12 @@
 
 use tombolo_core::fs::{Cookie, DirBudget, DirEntry, DirPage, File};
 use tombolo_core::{Ctx, Error};
-use tombolo_mem::Sink;
 use tombolo_wire_vrpc::listing::{ListingWriter, budget_within};
 use tombolo_wire_vrpc::{Destination, FRAME_BYTES, FrameBuf, FrameSink, Reply, Returned, SinkFrame};
 
 use super::nodes;
 use crate::buffers::{ReplyBuffer, wire_len};
-use crate::exchange::{Completion, Exchange};
+use crate::exchange::{Completion, Exchange, or_cut};
 
 /// Maximum size of a listing, which a session buffers in private memory.
 const LISTING_BYTES_MAX: usize = 64 << 10;
@@ -20,10 +19,8 @@ pub(super) fn readdir(
     budget: &DirBudget,
     destination: &Destination<'_>,
 ) {
-    let reply_buffer = match ReplyBuffer::of(destination, &exchange.responder) {
-        Ok(reply_buffer) => reply_buffer.at_most(LISTING_BYTES_MAX),
-        Err(error) => return exchange.cut(error),
-    };
+    let reply_buffer = or_cut!(exchange, ReplyBuffer::of(destination, &exchange.responder));
+    let reply_buffer = reply_buffer.at_most(LISTING_BYTES_MAX);
     let len_max = reply_buffer.len_bytes();
     let page = exchange.parts.page(budget_within(budget, len_max));
     let answer = exchange.fs().readdir(exchange.cx, file, cookie, page);
@@ -31,33 +28,19 @@ pub(super) fn readdir(
     let wants_handles = exchange.wants_handles;
     exchange.close(answer, move |completion, page| {
         match &reply_buffer {
-            ReplyBuffer::Frame(_) => send_in_frame(completion, &cx, &page, (len_max, wants_handles)),
-            ReplyBuffer::Bulk(sink) => send_in_bulk(completion, &cx, &page, (sink, wants_handles)),
+            ReplyBuffer::Frame(_) => {
+                let mut bytes = [0; FRAME_BYTES];
+                let mut frame = FrameBuf::new(bytes.get_mut(..len_max).unwrap_or_default());
+                let (_, is_whole) = write(&mut frame, completion, &cx, &page, wants_handles);
+                send(completion, &page, is_whole, Returned::Inline(frame.as_bytes()));
+            }
+            ReplyBuffer::Bulk(sink) => {
+                let (len, is_whole) = write(&mut SinkFrame::new(sink), completion, &cx, &page, wants_handles);
+                send(completion, &page, is_whole, Returned::Placed { len_bytes: wire_len(len) });
+            }
         }
         completion.parts.store_page(page);
     });
-}
-
-fn send_in_frame(
-    completion: &mut Completion<'_>,
-    cx: &Ctx,
-    page: &DirPage,
-    (len_max, wants_handles): (usize, bool),
-) {
-    let mut bytes = [0; FRAME_BYTES];
-    let mut frame = FrameBuf::new(bytes.get_mut(..len_max).unwrap_or_default());
-    let (_, is_whole) = write(&mut frame, completion, cx, page, wants_handles);
-    send(completion, page, is_whole, Returned::Inline(frame.as_bytes()));
-}
-
-fn send_in_bulk(
-    completion: &mut Completion<'_>,
-    cx: &Ctx,
-    page: &DirPage,
-    (sink, wants_handles): (&Sink, bool),
-) {
-    let (len, is_whole) = write(&mut SinkFrame::new(sink), completion, cx, page, wants_handles);
-    send(completion, page, is_whole, Returned::Placed { len_bytes: wire_len(len) });
 }
 
 fn send(completion: &mut Completion<'_>, page: &DirPage, is_whole: bool, listing: Returned<'_>) {

@@ -6,25 +6,21 @@ use tombolo_wire_vrpc::{Data, Destination, Reply};
 
 use super::nodes;
 use crate::buffers::{self, ReplyBuffer};
-use crate::exchange::{Completion, Exchange};
+use crate::exchange::{Completion, Exchange, or_cut};
 
 /// Maximum length of a target in bytes (`PATH_MAX`, without its terminator).
 const TARGET_BYTES_MAX: usize = 4095;
 
 pub(super) fn readlink(exchange: Exchange<'_>, node: NodeId, destination: &Destination<'_>) {
-    let reply_buffer = match ReplyBuffer::of(destination, &exchange.responder) {
-        Ok(reply_buffer) => reply_buffer,
-        Err(error) => return exchange.cut(error),
-    };
+    let reply_buffer = or_cut!(exchange, ReplyBuffer::of(destination, &exchange.responder));
     let answer = exchange.fs().readlink(exchange.cx, node);
     exchange.close(answer, move |completion, target| send_bytes(completion, &reply_buffer, &target));
 }
 
 pub(super) fn symlink(exchange: Exchange<'_>, parent: NodeId, name: Name<'_>, target: &Data<'_>) {
-    let answer = match copied(target, &exchange, TARGET_BYTES_MAX, Error::NameTooLong) {
-        Ok(Ok(target)) => exchange.fs().symlink(exchange.cx, parent, name, &target),
-        Ok(Err(error)) => Answer::err(error),
-        Err(error) => return exchange.cut(error),
+    let answer = match or_cut!(exchange, copied(target, &exchange, TARGET_BYTES_MAX, Error::NameTooLong)) {
+        Ok(target) => exchange.fs().symlink(exchange.cx, parent, name, &target),
+        Err(error) => Answer::err(error),
     };
     nodes::answer(exchange, answer);
 }
