@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use tombolo_core::Error;
-use tombolo_wire_vrpc::{EncodeError, FRAME_BYTES, FrameSink};
+use tombolo_wire_vrpc::{BODY_BYTES, Body, EncodeError, FRAME_BYTES, FrameSink, Header, Request};
 
 /// Size in bytes up to which a frame needs no allocation: enough for a name or for attributes. File data is
 /// not part of the frame.
@@ -36,6 +36,13 @@ impl FrameSink for Frame {
         }
         fits
     }
+}
+
+/// Encodes a request that is not urgent.
+pub(crate) fn encoded(request: &Request<'_>, header: &Header) -> Result<(Body, Frame), Error> {
+    let (mut body, mut frame) = ([0; BODY_BYTES], Frame::default());
+    request.encode(header, &mut body, &mut frame).map_err(cannot_be_encoded)?;
+    Ok((body, frame))
 }
 
 pub(crate) fn cannot_be_encoded(error: EncodeError) -> Error {

@@ -10,13 +10,11 @@ use tombolo_host_links::client::{Call, Line, LineError};
 use tombolo_host_links::{EndReason, ProtocolError};
 use tombolo_host_runtime::task;
 use tombolo_shm::link::Features;
-use tombolo_wire_vrpc::{
-    BODY_BYTES, DecodeError, HandleBytes, Header, Kind, Offers, Reply, Request, Session, Translate,
-};
+use tombolo_wire_vrpc::{DecodeError, HandleBytes, Header, Kind, Offers, Reply, Request, Session, Translate};
 
 use crate::callers::Callers;
 use crate::connect::Connected;
-use crate::frame::Frame;
+use crate::frame::encoded;
 use crate::nodes::Nodes;
 use crate::openings::{Opening, Openings};
 use crate::released::{ReleaseQueue, Released, ReleasedKind};
@@ -155,9 +153,8 @@ impl Link {
     /// Requests the interruption of the request with this id, without waiting for the reply.
     pub(crate) fn interrupt(&self, id: u32) {
         let header = Header { sequence: self.objects.next_sequence(), ..Header::default() };
-        let mut body = [0; BODY_BYTES];
         let request = Request::Interrupt { id };
-        if request.encode(&header, &mut body, &mut Frame::default()).is_ok() {
+        if let Ok((body, _)) = encoded(&request, &header) {
             unattended(self.line.call(request.kind().number(), body, |_| {}));
         }
     }
@@ -237,9 +234,7 @@ fn profile(
     sequence: u64,
     wait: impl FnOnce(Call) -> Result<tombolo_host_links::client::Reply, LineError>,
 ) -> Result<Session, Error> {
-    let mut body = [0; BODY_BYTES];
-    let header = Header { sequence, ..Header::default() };
-    Request::Profile.encode(&header, &mut body, &mut Frame::default()).map_err(Error::io)?;
+    let (body, _) = encoded(&Request::Profile, &Header { sequence, ..Header::default() })?;
     let reply = wait(line.call(Kind::Profile.number(), body, |_| {})).map_err(|error| match error {
         LineError::Lost { .. } => Error::Disconnected,
         other => Error::io(other),

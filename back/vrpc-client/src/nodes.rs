@@ -105,8 +105,7 @@ impl Nodes {
 
     /// Returns the node with this server id, if it is known.
     pub(crate) fn node_of(&self, link: u32, server_id: NodeId) -> Option<NodeId> {
-        let index = lock(&self.index);
-        (index.link == link).then(|| index.by_server_id.get(&server_id.0).copied()).flatten()
+        lock(&self.index).node_of(link, server_id)
     }
 
     /// Returns the node with this server id for a notice, and records the id if it is unknown.
@@ -159,10 +158,18 @@ impl Nodes {
         }
         let mut guard = lock(&self.index);
         let index = &mut *guard;
-        let existing = (index.link == link).then(|| index.by_server_id.get(&server_id.0).copied()).flatten();
-        if let Some(node) = existing
-            && let Some(has_handle) = self.slab.with(node.0, |mut item| {
-                count(&mut item, link);
+        for is_by_handle in [false, true] {
+            let known = match &handle {
+                Some(handle) if is_by_handle => index.by_handle.get(handle).copied(),
+                _ => index.node_of(link, server_id),
+            };
+            let Some(node) = known else { continue };
+            let has_handle = self.slab.with(node.0, |mut item| {
+                // A node has one id per server.
+                if !granted(&mut item, link, server_id) {
+                    return None;
+                }
+                item.value.look_ups = item.value.look_ups.saturating_add(1);
                 if !listed {
                     item.value.is_asked_for(&mut index.listed);
                 }
@@ -170,69 +177,24 @@ impl Nodes {
                 if !has_handle {
                     item.value.handle.clone_from(&handle);
                 }
-                has_handle
-            })
-        {
-            // The node may have been introduced by a reply without handles.
-            if !has_handle && let Some(handle) = handle {
-                index.by_handle.entry(handle).or_insert(node);
-            }
-            return node;
-        }
-        if let Some(node) = handle.as_ref().and_then(|handle| index.by_handle.get(handle).copied()) {
-            let is_it = self.slab.with(node.0, |mut item| {
-                match item.server_id(link) {
-                    // A node has one id per server.
-                    Some(other) if other != server_id.0 => return false,
-                    Some(_) => count(&mut item, link),
-                    None => {
-                        item.value.look_ups = item.value.look_ups.saturating_add(1);
-                        if item.bind(link, server_id.0) {
-                            item.value.server_look_ups = 1;
-                        }
-                    }
-                }
-                if !listed {
-                    item.value.is_asked_for(&mut index.listed);
-                }
-                true
+                Some(has_handle)
             });
-            if is_it == Some(true) {
-                if index.link == link {
-                    index.by_server_id.insert(server_id.0, node);
-                }
-                return node;
-            }
+            let Some(has_handle) = has_handle.flatten() else { continue };
+            index.adopted(link, server_id, node, handle.filter(|_| !has_handle));
+            return node;
         }
         let node =
             Node { look_ups: 1, server_look_ups: 1, listed, handle: handle.clone(), ..Node::default() };
         index.listed += usize::from(listed);
         let node = NodeId(self.slab.insert(node, link, server_id.0));
-        if index.link == link {
-            index.by_server_id.insert(server_id.0, node);
-        }
-        if let Some(handle) = handle {
-            index.by_handle.entry(handle).or_insert(node);
-        }
+        index.adopted(link, server_id, node, handle);
         node
     }
 
     /// Binds a node found again by its handle. Returns the release of the look-up, if it was superfluous.
     pub(crate) fn rebind(&self, link: u32, node: NodeId, server_id: NodeId) -> Option<(NodeId, u64)> {
         let mut index = lock(&self.index);
-        let is_kept = self.slab.with(node.0, |item| match item.server_id(link) {
-            Some(same) if same == server_id.0 => {
-                item.value.server_look_ups = item.value.server_look_ups.saturating_add(1);
-                true
-            }
-            Some(_) => false,
-            None => {
-                if item.bind(link, server_id.0) {
-                    item.value.server_look_ups = 1;
-                }
-                true
-            }
-        });
+        let is_kept = self.slab.with(node.0, |mut item| granted(&mut item, link, server_id));
         if is_kept != Some(true) {
             return Some((server_id, 1));
         }
@@ -388,6 +350,24 @@ impl Nodes {
     }
 }
 
+impl Index {
+    /// Returns the node with this id at the server of that link, if it is known.
+    fn node_of(&self, link: u32, server_id: NodeId) -> Option<NodeId> {
+        (self.link == link).then(|| self.by_server_id.get(&server_id.0).copied()).flatten()
+    }
+
+    /// Adds a node by its id at the server of that link, and by a handle that it did not have before.
+    fn adopted(&mut self, link: u32, server_id: NodeId, node: NodeId, handle: Option<PersistentHandle>) {
+        if self.link == link {
+            self.by_server_id.insert(server_id.0, node);
+        }
+        // The node may have been introduced by a reply without handles.
+        if let Some(handle) = handle {
+            self.by_handle.entry(handle).or_insert(node);
+        }
+    }
+}
+
 impl Node {
     /// Removes the node from the count of those known from listings only.
     fn is_asked_for(&mut self, listed: &mut usize) {
@@ -395,12 +375,16 @@ impl Node {
     }
 }
 
-/// Counts a look-up granted by the server of that link.
-fn count(item: &mut SlabEntry<'_, Node>, link: u32) {
-    item.value.look_ups = item.value.look_ups.saturating_add(1);
-    if item.server_id(link).is_some() {
-        item.value.server_look_ups = item.value.server_look_ups.saturating_add(1);
+/// Counts a look-up granted by the server of that link, and binds the node there. Returns `false` if it has
+/// another id there.
+fn granted(item: &mut SlabEntry<'_, Node>, link: u32, server_id: NodeId) -> bool {
+    match item.server_id(link) {
+        Some(other) if other != server_id.0 => return false,
+        Some(_) => item.value.server_look_ups = item.value.server_look_ups.saturating_add(1),
+        None if item.bind(link, server_id.0) => item.value.server_look_ups = 1,
+        None => {}
     }
+    true
 }
 
 #[cfg(test)]

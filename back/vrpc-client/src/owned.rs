@@ -2,11 +2,11 @@
 
 use tombolo_core::{Ctx, Error, Result};
 use tombolo_host_links::client::Spans;
-use tombolo_wire_vrpc::{BODY_BYTES, Body, Header, Kind, Request};
+use tombolo_wire_vrpc::{Body, Header, Kind, Request};
 
 use std::sync::Arc;
 
-use crate::frame::{Frame, cannot_be_encoded};
+use crate::frame::encoded;
 use crate::link::Link;
 use crate::recovery::restore;
 use crate::request::{NoAnswer, Outcome, OutgoingRequest, Sent};
@@ -23,8 +23,7 @@ impl Owned {
     /// Copies the request and the bytes that follow its frame.
     pub(crate) fn new(request: &Request<'_>, tail: &[u8], sequence: u64, cx: &Ctx) -> Result<Self> {
         let header = Header { sequence, want: cx.want, ..Header::default() };
-        let (mut body, mut frame) = ([0; BODY_BYTES], Frame::default());
-        request.encode(&header, &mut body, &mut frame).map_err(cannot_be_encoded)?;
+        let (body, frame) = encoded(request, &header)?;
         Ok(Self { kind: request.kind(), sequence, body, frame: frame.with_tail(tail) })
     }
 

@@ -10,6 +10,7 @@ use tombolo_wire_vrpc::{Kind, Reply, Request};
 use crate::link::{Link, Untranslatable};
 use crate::reply::Answered;
 use crate::request::NoAnswer;
+use crate::session::pick;
 use crate::slab::ServerId;
 
 type Restored = Result<(), NoAnswer>;
@@ -79,16 +80,16 @@ async fn reopen(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Restored {
     let node = NodeId(node);
     let request = Request::Open { node, flags: opening.flags };
     let opener = Ctx { identity: opening.identity.clone(), want: Default::default(), ..cx.clone() };
-    let opened = match exchange(link, &opener, request, opened).await {
+    let (opened, is_prompt) = match exchange(link, &opener, request, pick!(Opened(opened, prompt))).await {
         // The opener may have lost the permission since the open. The file is then reopened as the superuser,
         // which a server permits that trusts this client's identities.
         Err(NoAnswer::Failed(Error::AccessDenied | Error::NotPermitted)) => {
             let root = Ctx { identity: Identity::ROOT, ..opener };
-            exchange(link, &root, request, opened).await?
+            exchange(link, &root, request, pick!(Opened(opened, prompt))).await?
         }
         opened => opened?,
     };
-    let (server_id, is_prompt) = opened;
+    let server_id = opened.open;
     let promise = link.prompt_as_agreed(server_id, is_prompt).map_err(NoAnswer::Failed)?;
     if !objects.openings.reopened(open, link.number, promise) {
         link.send_detached(cx, Request::Release { file: File { node, open: server_id } });
@@ -128,13 +129,6 @@ async fn retake_locks(link: &Arc<Link>, cx: &Ctx, file: File, server_id: File) -
         }
     }
     Ok(())
-}
-
-fn opened(reply: Reply<'_>) -> Option<(OpenId, bool)> {
-    match reply {
-        Reply::Opened(opened, is_prompt) => Some((opened.open, is_prompt)),
-        _ => None,
-    }
 }
 
 async fn exchange<T>(

@@ -11,7 +11,7 @@ use tombolo_host_runtime::task;
 use tombolo_wire_vrpc::{BODY_BYTES, Body, CallerId, Groups, Header, Kind, Reply, Request};
 
 use crate::callers::{CallerNumber, Callers};
-use crate::frame::{Frame, cannot_be_encoded};
+use crate::frame::{Frame, cannot_be_encoded, encoded};
 use crate::link::Link;
 use crate::reply::Answered;
 
@@ -197,11 +197,10 @@ impl Link {
         let groups = Groups::new(identity.groups());
         let request = Request::Caller { uid: identity.uid, gid: identity.gid, groups };
         let header = Header { sequence: self.objects.next_sequence(), caller, ..Header::default() };
-        let mut body = [0; BODY_BYTES];
-        let mut frame = Frame::default();
-        if let Err(error) = request.encode(&header, &mut body, &mut frame) {
-            return Introduced::Failed(NoAnswer::Failed(cannot_be_encoded(error)));
-        }
+        let (body, frame) = match encoded(&request, &header) {
+            Ok(encoded) => encoded,
+            Err(error) => return Introduced::Failed(NoAnswer::Failed(error)),
+        };
         let mut call = self.line.call(Kind::Caller.number(), body, |writer| writer.put(frame.as_bytes()));
         match call.now() {
             None => Introduced::Later(call),

@@ -71,8 +71,14 @@ impl<T> SlabEntry<'_, T> {
 
     /// Unbinds the object. Returns the link on which it was bound and its id there, if any.
     pub(crate) fn unbind(&self) -> Option<(u32, u64)> {
-        let link = self.slot.link.swap(0, Ordering::AcqRel);
-        (link != 0).then(|| (link, self.slot.server_id.load(Ordering::Relaxed)))
+        self.slot.unbind()
+    }
+}
+
+impl<T> Slot<T> {
+    fn unbind(&self) -> Option<(u32, u64)> {
+        let link = self.link.swap(0, Ordering::AcqRel);
+        (link != 0).then(|| (link, self.server_id.load(Ordering::Relaxed)))
     }
 }
 
@@ -135,11 +141,9 @@ impl<T> Slab<T> {
             if slot.generation.load(Ordering::Acquire) != generation(number) {
                 return None;
             }
-            let thing = content.take()?;
-            let link = slot.link.swap(0, Ordering::AcqRel);
-            let server_id = (link != 0).then(|| (link, slot.server_id.load(Ordering::Relaxed)));
+            let removed = (content.take()?, slot.unbind());
             slot.generation.fetch_add(1, Ordering::AcqRel);
-            (thing, server_id)
+            removed
         };
         lock(&self.free).slots.push(at(number));
         Some(removed)
