@@ -22,7 +22,7 @@
 //!    that waits for memory gets it, as uncommitted data are then committed.
 //! 7. No lock is held while a task is woken or a call made.
 //!
-//! - [`write`], [`append`], [`read`], [`settle`], [`commit`], [`pause`] are the interface to the client.
+//! - [`write`], [`read`], [`settle`], [`commit`], [`pause`] are the interface to the client.
 //! - [`Server`] is the interface required from the client; [`Budget`] is the state of a mount, [`FileData`]
 //!   that of one file, [`ReadAhead`] that of one opening.
 //!
@@ -61,4 +61,4 @@ pub(crate) use file::{FileData, unless_interrupted};
 pub(crate) use piece::Wrote;
 pub(crate) use reading::{ReadAhead, read};
 pub(crate) use server::{Server, Sizes};
-pub(crate) use writing::{append, write};
+pub(crate) use writing::write;

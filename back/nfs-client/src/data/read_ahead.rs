@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use tombolo_core::fs::ReadDone;
 use tombolo_host_runtime::buffer_pool::Lease;
 use tombolo_mem::Source;
 
@@ -86,13 +87,7 @@ struct Ahead {
     /// `true` if the piece can show the end of the file: the server had all writes when it was requested, and
     /// nothing was written since.
     knows_end: bool,
-    arrived: Option<Arrived>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Arrived {
-    count: usize,
-    eof: bool,
+    arrived: Option<ReadDone>,
 }
 
 /// Source of a part of a read.
@@ -193,16 +188,16 @@ impl Reader {
         id
     }
 
-    /// Records the result of a READ: count and end of file, or `None` if it failed. A piece without bytes is
+    /// Records the result of a READ, `None` if it failed. A piece without bytes is
     /// discarded.
-    pub(super) fn fetched(&mut self, id: AheadId, result: Option<(usize, bool)>) {
+    pub(super) fn fetched(&mut self, id: AheadId, result: Option<ReadDone>) {
         let Some(index) = self.pieces.iter().position(|piece| piece.id == id) else { return };
         match result {
-            Some((count, eof)) if count > 0 => {
+            Some(done) if done.count > 0 => {
                 if let Some(piece) = self.pieces.get_mut(index) {
                     // A short piece ends at its count.
-                    piece.len = count;
-                    piece.arrived = Some(Arrived { count, eof });
+                    piece.len = done.count;
+                    piece.arrived = result;
                 }
             }
             _ => {

@@ -143,12 +143,12 @@ struct Fetch {
     /// Retained until the result is recorded, so that the memory counts as used while a reply may be written
     /// to it.
     memory: Lease,
-    result: Option<(usize, bool)>,
+    result: Option<ReadDone>,
 }
 
 impl Fetch {
     fn done(mut self, result: Option<ReadDone>) {
-        self.result = result.map(|done| (done.count, done.eof));
+        self.result = result;
     }
 }
 

@@ -3,13 +3,13 @@
 use std::sync::{Arc, Weak};
 
 use tombolo_core::fs::{Change, Write, Written};
-use tombolo_core::{Answer, Error, Result, Stability};
+use tombolo_core::{Answer, Error, Result, Stability, or_answer};
 use tombolo_mem::Source;
 
 use super::budget::{Budget, Registration, Relieve};
 use super::committing::start_commit;
 use super::dirty_ranges::NewWrite;
-use super::file::{FileState, State, unless_interrupted};
+use super::file::{FileState, unless_interrupted};
 use super::losses::Reported;
 use super::memory::Memory;
 use super::sending::{all_so_far, send_what_may_leave};
@@ -30,54 +30,32 @@ fn queue_bytes(piece_max: usize) -> usize {
 }
 
 /// Writes, and returns as soon as the bytes are sent or queued; with a stability, once the server confirms
-/// it. Fails with an unreported failure of an earlier write to this file; then nothing is written.
+/// it. Fails with an unreported failure of an earlier write to this file; then nothing is written. `appends`:
+/// at the end of the file as known from the server and from local writes, regardless of the offset.
 pub(crate) fn write<S: Server>(
-    server: &Arc<S>,
-    node: &Arc<S::Node>,
-    caller: &Caller,
-    how: &Write,
-    from: Source,
-) -> Answer<Written> {
-    enter(server, node, caller, *how, from, |_| how.offset)
-}
-
-/// Writes at the end of the file as known from the server and from local writes, regardless of the offset.
-pub(crate) fn append<S: Server>(
-    server: &Arc<S>,
-    node: &Arc<S::Node>,
-    caller: &Caller,
-    how: &Write,
-    from: Source,
-) -> Answer<Written> {
-    let end = |state: &State| server.known_size(node).max(state.end().unwrap_or_default());
-    enter(server, node, caller, *how, from, end)
-}
-
-/// Decides the offset, one write at a time, and queues the bytes.
-fn enter<S: Server>(
     server: &Arc<S>,
     node: &Arc<S::Node>,
     caller: &Caller,
     mut how: Write,
     from: Source,
-    place: impl FnOnce(&State) -> u64,
+    appends: bool,
 ) -> Answer<Written> {
     let file = node.as_ref().as_ref().state();
-    let begun = file.update(|state| {
+    let begun: Result<_> = file.update(|state| {
         if state.losses.is_unreported() {
             let seen = state.losses.reported();
             state.losses.report(seen)?;
         }
-        let offset = place(state);
+        let offset = match appends {
+            true => server.known_size(node).max(state.end().unwrap_or_default()),
+            false => how.offset,
+        };
         let end = offset.checked_add(from.len() as u64).filter(|end| i64::try_from(*end).is_ok());
         let end = end.ok_or(Error::FileTooLarge)?;
         state.begin_write(end);
         Ok((offset, end, state.losses.reported()))
     });
-    let (offset, end, seen) = match begun {
-        Ok(begun) => begun,
-        Err(error) => return Answer::Done(Err(error)),
-    };
+    let (offset, end, seen) = or_answer!(begun);
     how.offset = offset;
     let mut writing = Writing {
         server: server.clone(),

@@ -133,9 +133,10 @@ fn span(times: &AttributeTimes, file_type: FileType) -> (Duration, Duration) {
 
 #[cfg(test)]
 mod tests {
-    use tombolo_core::fs::{Device, Mode, Timestamp};
+    use tombolo_wire_nfs3::{FileType3, attr};
 
     use super::*;
+    use crate::nodes::table::tests::fattr;
 
     static NONE: UnknownRemoval = UnknownRemoval(Mutex::new(None));
 
@@ -146,27 +147,8 @@ mod tests {
         dir_max: Duration::from_secs(60),
     };
 
-    fn attr(ctime: i64) -> Attr {
-        let time = Timestamp { secs: ctime, nanos: 0 };
-        Attr {
-            file_type: FileType::Regular,
-            mode: Mode::new(0o644),
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            size: 0,
-            blocks: 0,
-            block_size: 4096,
-            rdev: Device::default(),
-            fsid: 1,
-            fileid: 2,
-            generation: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: None,
-            volatile: false,
-        }
+    fn attr(ctime: u32) -> Attr {
+        attr::attr(&fattr(2, FileType3::Regular, ctime))
     }
 
     #[test]
@@ -197,15 +179,9 @@ mod tests {
         assert_eq!(known.known().ctime.secs, 6, "the server's own time says that it is news");
         known.learn(attr(2), at(3), at(4), &TIMES);
         assert_eq!(known.known().ctime.secs, 2, "a server's clock may be set back");
-    }
-
-    #[test]
-    fn concurrent_older_reply_does_not_replace_first_attributes() {
-        let start = Instant::now();
-        let at = |secs| start + Duration::from_secs(secs);
         let mut known = Freshness::new(attr(5), start, at(2), &TIMES);
         known.learn(attr(4), at(1), at(3), &TIMES);
-        assert_eq!(known.known().ctime.secs, 5);
+        assert_eq!(known.known().ctime.secs, 5, "of concurrent calls");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 mod names;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

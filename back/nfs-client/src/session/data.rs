@@ -22,16 +22,15 @@ impl View {
         }
     }
 
-    /// Writes. The offset of an append is chosen by the client, because NFS has no append.
+    /// Writes. The offset of an append is chosen by the client, because NFS has no append: concurrent appends
+    /// by several clients may overwrite each other.
     pub(super) fn write(self, file: File, how: &Write, from: Source) -> Answer<Written> {
         let opening = or_answer!(self.session.openings.made_for(file, OpenFlags::WRITE).and_then(has_data));
         let mut how = *how;
         how.stability = how.stability.max(promised(opening.flags));
         let appends = opening.flags.contains(OpenFlags::APPEND) && !how.in_place;
-        let written = if !appends {
-            data::write(&self.session, &opening.node, &self.caller, &how, from)
-        } else if opening.node.believed(self.now()).is_some() {
-            self.append(&opening.node, &how, from)
+        let written = if !appends || opening.node.believed(self.now()).is_some() {
+            data::write(&self.session, &opening.node, &self.caller, how, from, appends)
         } else {
             let view = self.clone();
             let node = opening.node.clone();
@@ -39,7 +38,7 @@ impl View {
                 // While writes are pending, the server's attributes may predate them.
                 view.settle(&node).await?;
                 view.fetch(&node).await?;
-                view.append(&node, &how, from).resolve().await
+                data::write(&view.session, &node, &view.caller, how, from, true).resolve().await
             })
         };
         if !self.wants_changes {
@@ -56,11 +55,6 @@ impl View {
             written.file = Change { before: None, after: Some(attr) };
             Ok(written)
         })
-    }
-
-    /// Appends at the known end of the file. Concurrent appends by several clients may overwrite each other.
-    fn append(&self, node: &Arc<Node>, how: &Write, from: Source) -> Answer<Written> {
-        data::append(&self.session, node, &self.caller, how, from)
     }
 
     /// Waits until pending writes of a node are answered.

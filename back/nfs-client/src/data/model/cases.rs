@@ -6,7 +6,7 @@ use tombolo_core::fs::{ReadDone, Write, Written};
 use tombolo_core::{Answer, Error, Identity, Interrupt, Result, Stability};
 use tombolo_mem::{Buffer, Source};
 
-use super::super::{ReadAhead, append, commit, pause, read, write};
+use super::super::{ReadAhead, commit, pause, read, write};
 use super::{Asked, File, Model, Quirk, SIZES};
 use crate::caller::Caller;
 
@@ -26,7 +26,7 @@ impl Mount {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Answer<Written> {
         let how = Write { offset, retainable: true, ..Write::default() };
-        write(&self.server, &self.file, &self.caller, &how, Source::from(bytes.to_vec()))
+        write(&self.server, &self.file, &self.caller, how, Source::from(bytes.to_vec()), false)
     }
 
     fn commit(&self) -> Answer<()> {
@@ -124,7 +124,7 @@ fn retainable_data_are_not_copied_and_others_copied_once() {
     for at in 0..3 {
         let how = Write { offset: 16 + at * 4, ..Write::default() };
         let bytes = Source::from(vec![2; 4]);
-        write(&mount.server, &mount.file, &mount.caller, &how, bytes).wait().unwrap();
+        write(&mount.server, &mount.file, &mount.caller, how, bytes, false).wait().unwrap();
     }
     assert_eq!(mount.server.budget.copied_bytes(), 12);
     mount.served(mount.commit()).unwrap();
@@ -139,7 +139,7 @@ fn queued_small_writes_merge_within_a_bound() {
         let mount = Mount::new(16 * MANY, 1);
         let small = |at: u64| {
             let how = Write { offset: at * 8, retainable, ..Write::default() };
-            write(&mount.server, &mount.file, &mount.caller, &how, Source::from(vec![at as u8 + 1; 8]))
+            write(&mount.server, &mount.file, &mount.caller, how, Source::from(vec![at as u8 + 1; 8]), false)
         };
         for at in 0..FIT {
             assert!(small(at).is_done(), "{at}");
@@ -194,7 +194,7 @@ fn a_write_less_stable_than_requested_is_an_error() {
     let mount = Mount::new(MANY, 4);
     let how = Write { stability: Stability::FileSync, ..Write::default() };
     let bytes = Source::from(b"abc".to_vec());
-    let written = waited_for(write(&mount.server, &mount.file, &mount.caller, &how, bytes));
+    let written = waited_for(write(&mount.server, &mount.file, &mount.caller, how, bytes, false));
     assert!(said(&written).is_none(), "it waits for the server");
     mount.step(Quirk { falls_short: true, ..Quirk::default() });
     let error = said(&written).expect("an answer").unwrap_err();
@@ -242,7 +242,7 @@ fn interrupted_stable_write_does_not_claim_stability() {
     mount.caller.interrupt = interrupt.clone();
     let how = Write { stability: Stability::FileSync, retainable: true, ..Write::default() };
     let bytes = Source::from(vec![1; 20 * SIZES.write_max]);
-    let written = waited_for(write(&mount.server, &mount.file, &mount.caller, &how, bytes));
+    let written = waited_for(write(&mount.server, &mount.file, &mount.caller, how, bytes, false));
     assert!(said(&written).is_none(), "the queue is full");
     interrupt.raise();
     assert!(matches!(said(&written), Some(Err(Error::Interrupted))), "no WRITE was answered");
@@ -287,7 +287,7 @@ fn concurrent_appends_do_not_overlap() {
     let all: Vec<_> = (0..9)
         .map(|at| {
             let bytes = Source::from(vec![at + 1; 5]);
-            waited_for(append(&mount.server, &mount.file, &mount.caller, &how, bytes))
+            waited_for(write(&mount.server, &mount.file, &mount.caller, how, bytes, true))
         })
         .collect();
     for _ in 0..20 {

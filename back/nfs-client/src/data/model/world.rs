@@ -97,7 +97,7 @@ impl World {
         let mut own = Buffer::new(len);
         own.as_mut_slice().expect("not lent yet").fill(number);
         let from: Source = own.source(0..len);
-        let answer = waited_for(write(&self.server, &self.node, &Caller::default(), &how, from));
+        let answer = waited_for(write(&self.server, &self.node, &Caller::default(), how, from, false));
         self.writes.push(Writes { number, offset, len, stability, answer });
         self.look();
         if !retainable && !self.writes.iter().any(|write| write.number == number) {

@@ -13,7 +13,7 @@ fn handle(number: u8) -> FileHandleBuf {
     FileHandle::new(&[number; 8]).expect("short").to_owned()
 }
 
-fn fattr(fileid: u64, file_type: FileType3, seconds: u32) -> Fattr3 {
+pub(in crate::nodes) fn fattr(fileid: u64, file_type: FileType3, seconds: u32) -> Fattr3 {
     let time = NfsTime3 { seconds, nseconds: 0 };
     Fattr3 {
         file_type,
@@ -43,10 +43,11 @@ fn name(text: &str) -> NameBuf {
 }
 
 fn enter(nodes: &Nodes, number: u8, fileid: u64) -> Arc<Node> {
-    let file = fattr(fileid, FileType3::Regular, 1);
-    nodes
-        .enter(FoundBy::LookUp(None), handle(number), &file, Instant::now(), Instant::now())
-        .expect("within the budget")
+    entered(nodes, handle(number), &fattr(fileid, FileType3::Regular, 1), [Instant::now(); 2])
+}
+
+fn entered(nodes: &Nodes, handle: FileHandleBuf, fattr: &Fattr3, [asked, came]: [Instant; 2]) -> Arc<Node> {
+    nodes.enter(FoundBy::LookUp(None), handle, fattr, asked, came).expect("within the budget")
 }
 
 #[test]
@@ -78,16 +79,9 @@ fn node_without_lookups_is_dropped_except_the_root() {
     let nodes = nodes(2);
     let node = enter(&nodes, 2, 10);
     enter(&nodes, 2, 10);
-    assert!(matches!(
-        nodes.enter(
-            FoundBy::LookUp(None),
-            handle(3),
-            &fattr(11, FileType3::Regular, 1),
-            Instant::now(),
-            Instant::now()
-        ),
-        Err(Error::NoMemory)
-    ));
+    let (file, now) = (fattr(11, FileType3::Regular, 1), Instant::now());
+    let refused = nodes.enter(FoundBy::LookUp(None), handle(3), &file, now, now);
+    assert!(matches!(refused, Err(Error::NoMemory)));
     nodes.forget(&[(node.id, 1), (NodeId::ROOT, 100)]);
     assert!(nodes.node(node.id).is_ok());
     nodes.forget(&[(node.id, 7)]);
@@ -124,9 +118,7 @@ fn evicted_node_ignores_replies_older_than_its_change() {
     let (nodes, start) = (nodes(100), Instant::now());
     let at = |millis| start + Duration::from_millis(millis);
     let file = fattr(10, FileType3::Regular, 1);
-    let enter = |asked, came| {
-        nodes.enter(FoundBy::LookUp(None), handle(2), &file, at(asked), at(came)).expect("within the budget")
-    };
+    let enter = |asked, came| entered(&nodes, handle(2), &file, [at(asked), at(came)]);
     let node = enter(0, 1);
     let longer = WccData { before: None, after: Some(Fattr3 { size: 7, ..file }) };
     // WRITE concurrent with a listing that was requested before and answered after it.
@@ -144,7 +136,7 @@ fn nlink_zero_needs_the_last_name_removed_here() {
     let (nodes, start) = (nodes(100), Instant::now());
     let at = |millis| start + Duration::from_millis(millis);
     let file = Fattr3 { nlink: 3, ..fattr(10, FileType3::Regular, 1) };
-    let node = nodes.enter(FoundBy::LookUp(None), handle(2), &file, at(0), at(1)).expect("within the budget");
+    let node = entered(&nodes, handle(2), &file, [at(0), at(1)]);
     assert!(node.after_its_end().is_none(), "removed by others");
     // Cached under the name, and found by a look-up.
     nodes.lost_a_name([&node, &node], at(2));
@@ -157,7 +149,7 @@ fn nlink_zero_needs_the_last_name_removed_here() {
     assert!(node.learn(&Fattr3 { nlink: 1, ..file }, at(7), at(8)));
     assert!(node.after_its_end().is_none(), "another client gave it a name");
     let dir = Fattr3 { nlink: 5, ..fattr(11, FileType3::Directory, 1) };
-    let dir = nodes.enter(FoundBy::LookUp(None), handle(3), &dir, at(0), at(1)).expect("within the budget");
+    let dir = entered(&nodes, handle(3), &dir, [at(0), at(1)]);
     dir.lost_a_name(at(2));
     assert_eq!(dir.after_its_end().map(|attr| attr.nlink), Some(0));
 }
@@ -193,9 +185,7 @@ fn cyclic_directories_are_freed() {
     let nodes = nodes(100);
     let dir = |number| {
         let fattr = fattr(number, FileType3::Directory, 1);
-        nodes
-            .enter(FoundBy::LookUp(None), handle(number as u8), &fattr, Instant::now(), Instant::now())
-            .expect("within the budget")
+        entered(&nodes, handle(number as u8), &fattr, [Instant::now(); 2])
     };
     let dirs = [dir(2), dir(3), dir(4)];
     for (inner, outer) in [(1, 0), (2, 1), (0, 2), (1, 1), (2, 0), (0, 1)] {
@@ -215,9 +205,7 @@ fn an_endless_tree_retains_one_path() {
     for number in 0..2 * DEPTH_MAX as u64 + 100 {
         let fattr = fattr(number + 2, FileType3::Directory, 1);
         let handle = FileHandle::new(&(number + 2).to_be_bytes()).expect("short").to_owned();
-        let below = nodes
-            .enter(FoundBy::LookUp(None), handle, &fattr, Instant::now(), Instant::now())
-            .expect("within the budget");
+        let below = entered(&nodes, handle, &fattr, [Instant::now(); 2]);
         nodes.record(&below, &above, &name("deeper"), above.epoch());
         nodes.forget(&[(above.id, 1)]);
         seen.push(Arc::downgrade(&below));
