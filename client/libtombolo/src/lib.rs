@@ -27,6 +27,7 @@ mod run;
 mod stream;
 mod tree;
 mod watermarks;
+mod zeroes;
 
 pub use above::Above;
 pub use cached::{CacheOptions, CachedTree, Counts, Listed};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Attr, Create, Device, Entry, FileType, Mode, Name, NewMode, NodeId, OpenFlags, RenameFlags, SetAttr,
+    Attr, Create, Device, Entry, FileType, Made, Mode, Name, NewMode, NodeId, OpenFlags, RenameFlags, SetAttr,
 };
 use tombolo_core::{Answer, Result};
 
@@ -95,16 +95,12 @@ impl Node {
 
     /// Makes a directory in this one. The tree's umask is applied to `mode`.
     pub fn make_dir(&self, name: Name<'_>, mode: Mode) -> Answer<Node> {
-        let tree = self.tree().clone();
-        let made = self.tree().fs().mkdir(&self.tree().cx(), self.id(), name, self.new_mode(mode));
-        made.map(|made| Node::of(tree, made.entry))
+        self.made(self.tree().fs().mkdir(&self.tree().cx(), self.id(), name, self.new_mode(mode)))
     }
 
     /// Makes a symbolic link in this directory.
     pub fn make_link(&self, name: Name<'_>, target: &[u8]) -> Answer<Node> {
-        let tree = self.tree().clone();
-        let made = self.tree().fs().symlink(&self.tree().cx(), self.id(), name, target);
-        made.map(|made| Node::of(tree, made.entry))
+        self.made(self.tree().fs().symlink(&self.tree().cx(), self.id(), name, target))
     }
 
     /// Makes a device, a pipe or a socket in this directory. The tree's umask is applied to `mode`.
@@ -115,16 +111,17 @@ impl Node {
         mode: Mode,
         device: Device,
     ) -> Answer<Node> {
-        let tree = self.tree().clone();
         let mode = self.new_mode(mode);
-        let made = self.tree().fs().mknod(&self.tree().cx(), self.id(), name, file_type, mode, device);
-        made.map(|made| Node::of(tree, made.entry))
+        self.made(self.tree().fs().mknod(&self.tree().cx(), self.id(), name, file_type, mode, device))
     }
 
     /// Links a file of the same session under another name in this directory.
     pub fn add_name(&self, file: NodeId, name: Name<'_>) -> Answer<Node> {
+        self.made(self.tree().fs().link(&self.tree().cx(), file, self.id(), name))
+    }
+
+    fn made(&self, made: Answer<Made>) -> Answer<Node> {
         let tree = self.tree().clone();
-        let made = self.tree().fs().link(&self.tree().cx(), file, self.id(), name);
         made.map(|made| Node::of(tree, made.entry))
     }
 

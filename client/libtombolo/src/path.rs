@@ -28,9 +28,7 @@ impl Tree {
     /// Links are followed as in path_resolution(7), within the tree: an absolute target begins at the top,
     /// and the parent of the top is the top. A trailing `/` requires a directory.
     pub async fn find(&self, path: &[u8], last: Last) -> Result<Node> {
-        let mut way = Way::new(self);
-        way.go(path, last).await?;
-        Ok(way.into_end())
+        Ok(Way::along(self, path, last).await?.into_end())
     }
 
     /// Finds the directory of the last component of `path`, existing or not, and returns it with that
@@ -40,9 +38,7 @@ impl Tree {
     /// directory's entry.
     pub async fn find_parent(&self, path: &[u8]) -> Result<(Node, NameBuf)> {
         let (dir, name) = split(path)?;
-        let mut way = Way::new(self);
-        way.go(dir, Last::Follow).await?;
-        Ok((way.into_end(), name))
+        Ok((Way::along(self, dir, Last::Follow).await?.into_end(), name))
     }
 
     /// Finds the same as [`Tree::find_parent`], but follows the last component if it is a link: returns
@@ -50,8 +46,7 @@ impl Tree {
     /// dangling link.
     pub async fn find_target(&self, path: &[u8]) -> Result<(Node, NameBuf)> {
         let (dir, mut name) = split(path)?;
-        let mut way = Way::new(self);
-        way.go(dir, Last::Follow).await?;
+        let mut way = Way::along(self, dir, Last::Follow).await?;
         for links in 0..=LINKS_MAX {
             let node = match way.step(name.as_name()).await {
                 Err(Error::NotFound) if links == 0 => return Ok((way.into_end(), name)),
@@ -78,8 +73,11 @@ struct Way {
 }
 
 impl Way {
-    fn new(tree: &Tree) -> Self {
-        Self { tree: tree.clone(), nodes: Vec::new() }
+    /// Walks along a path from the top.
+    async fn along(tree: &Tree, path: &[u8], last: Last) -> Result<Self> {
+        let mut way = Self { tree: tree.clone(), nodes: Vec::new() };
+        way.go(path, last).await?;
+        Ok(way)
     }
 
     fn into_end(mut self) -> Node {
@@ -110,7 +108,8 @@ impl Way {
                         return Err(Error::SymlinkLoop);
                     }
                     let target = node.read_link().resolve().await?;
-                    self.follow(&target, &mut ahead)?;
+                    self.begin_target(&target)?;
+                    ahead.extend(components(&target));
                 }
             }
         }
@@ -123,12 +122,6 @@ impl Way {
             None => self.tree.root().find(name),
         };
         answer.resolve().await
-    }
-
-    fn follow(&mut self, target: &[u8], ahead: &mut Vec<Vec<u8>>) -> Result<()> {
-        self.begin_target(target)?;
-        ahead.extend(components(target));
-        Ok(())
     }
 
     /// Enters the directory at which a link's target begins.
@@ -165,6 +158,18 @@ fn split(path: &[u8]) -> Result<(&[u8], NameBuf)> {
         return Err(Error::InvalidArgument);
     }
     Ok((dir, Name::new(name)?.to_owned()))
+}
+
+/// Joins the parts of a path, of which the first may be a path itself; empty ones are left out.
+pub(crate) fn joined<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut path = Vec::new();
+    for part in parts.filter(|part| !part.is_empty()) {
+        if !path.is_empty() && !path.ends_with(b"/") {
+            path.push(b'/');
+        }
+        path.extend_from_slice(part);
+    }
+    path
 }
 
 /// Returns the components in reverse order. A trailing `/` counts as a `.`.

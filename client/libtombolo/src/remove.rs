@@ -7,6 +7,7 @@ use crate::LISTINGS_OPEN;
 use crate::above::Above;
 use crate::listing::{Item, Listing};
 use crate::node::Node;
+use crate::path::joined;
 use crate::run::Window;
 
 const IN_FLIGHT: usize = 64;
@@ -33,11 +34,8 @@ pub async fn remove_tree(
 ) -> Removal {
     let (levels, above) = (Vec::new(), Above::default());
     let mut task = Task { path, levels, above, removal: Removal::default(), plus: false, failed };
-    let begun = match dir.find(name).resolve().await {
-        Ok(node) => task.begin(dir, node, name.to_owned()).await,
-        Err(error) => Err(error),
-    };
-    match begun {
+    let found = dir.find(name).resolve().await;
+    match task.begin(dir, found, name.to_owned()).await {
         Ok(()) => task.run().await,
         Err(error) => task.fail(None, &error),
     }
@@ -69,7 +67,8 @@ struct Level {
 
 impl Task<'_> {
     /// Removes a non-directory, or enters a directory.
-    async fn begin(&mut self, parent: &Node, node: Node, name: NameBuf) -> Result<()> {
+    async fn begin(&mut self, parent: &Node, found: Result<Node>, name: NameBuf) -> Result<()> {
+        let node = found?;
         let attr = node.attr().await?;
         if attr.file_type != FileType::Directory {
             parent.remove(name.as_name()).resolve().await?;
@@ -117,11 +116,7 @@ impl Task<'_> {
             Some(found) => Ok(found),
             None => dir.find(item.name.as_name()).resolve().await,
         };
-        let begun = match found {
-            Ok(found) => self.begin(&dir, found, item.name.clone()).await,
-            Err(error) => Err(error),
-        };
-        match begun {
+        match self.begin(&dir, found, item.name.clone()).await {
             // `Error::NotFound`: another process removed the entry.
             Ok(()) | Err(Error::NotFound) => {}
             Err(error) => self.fail(Some(item.name.as_name()), &error),
@@ -208,13 +203,8 @@ impl Task<'_> {
 
     /// Reports a failure of an entry of the current directory, or without `name` of that directory.
     fn fail(&mut self, name: Option<Name<'_>>, error: &Error) {
-        let mut path = self.path.to_vec();
-        for name in self.levels.iter().skip(1).map(|level| level.name.as_name()).chain(name) {
-            if !path.is_empty() && !path.ends_with(b"/") {
-                path.push(b'/');
-            }
-            path.extend_from_slice(name.as_bytes());
-        }
+        let names = self.levels.iter().skip(1).map(|level| level.name.as_name()).chain(name);
+        let path = joined(std::iter::once(self.path).chain(names.map(|name| name.as_bytes())));
         (self.failed)(&path, error);
         self.removal.failed += 1;
         self.note_failure();

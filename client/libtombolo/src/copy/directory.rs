@@ -8,6 +8,7 @@ use tombolo_core::{Error, lock};
 
 use crate::above::contains_itself;
 use crate::node::Node;
+use crate::path::joined;
 use crate::tree::is_same_file;
 
 use super::Work;
@@ -196,15 +197,7 @@ impl Directory {
             parts.push(part(dir));
             next = dir.up.as_deref();
         }
-        let parts: Vec<_> = parts.into_iter().rev().filter(|part| !part.is_empty()).collect();
-        let mut path = Vec::new();
-        for part in parts {
-            if !path.is_empty() && !path.ends_with(b"/") {
-                path.push(b'/');
-            }
-            path.extend_from_slice(part);
-        }
-        path
+        joined(parts.into_iter().rev())
     }
 }
 

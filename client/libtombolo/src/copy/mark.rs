@@ -9,6 +9,8 @@
 
 use tombolo_core::fs::{Attr, SetAttr, SetTime, Timestamp};
 
+use super::part;
+
 /// Unit in which a mark counts the complete bytes.
 const UNIT_BYTES: u64 = 1 << 20;
 
@@ -31,40 +33,26 @@ pub(super) fn read(source: &Attr, part: &Attr) -> u64 {
 /// Hashes the source's size and modification time by FNV-1a, folded to the 31 bits that every file system
 /// stores of a time.
 fn digest(source: &Attr) -> i64 {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     let words = [source.size, source.mtime.secs as u64, u64::from(source.mtime.nanos)];
-    for byte in words.iter().flat_map(|word| word.to_le_bytes()) {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
+    let hash = part::digest(words.map(u64::to_le_bytes).as_flattened());
     ((hash ^ (hash >> 33)) & 0x7fff_ffff) as i64
 }
 
 #[cfg(test)]
 mod tests {
+    use tombolo_back_memory::Memory;
+    use tombolo_core::Identity;
+    use tombolo_core::fs::Mode;
+
     use super::*;
-    use tombolo_core::fs::{Device, FileType, Mode};
+    use crate::tree::{Tree, User};
 
     fn attr(size: u64, mtime: i64) -> Attr {
+        let user = User { identity: Identity::ROOT, umask: Mode::new(0), realm: String::new() };
+        let tree = Tree::attach(&Memory::default(), user).expect("a tree");
+        let root = tree.root().attr_now().wait().expect("attributes");
         let time = Timestamp { secs: mtime, nanos: 5 };
-        Attr {
-            file_type: FileType::Regular,
-            mode: Mode::new(0o644),
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            size,
-            blocks: 0,
-            block_size: 4096,
-            rdev: Device::default(),
-            fsid: 1,
-            fileid: 2,
-            generation: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: None,
-            volatile: false,
-        }
+        Attr { size, atime: time, mtime: time, ..root }
     }
 
     fn marked(source: &Attr, complete: u64, size: u64) -> Attr {

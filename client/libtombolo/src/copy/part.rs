@@ -31,7 +31,7 @@ pub fn unfinished_name(source: Name<'_>) -> Result<NameBuf> {
 }
 
 /// Hashes bytes by FNV-1a.
-fn digest(bytes: &[u8]) -> u64 {
+pub(super) fn digest(bytes: &[u8]) -> u64 {
     let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }

@@ -10,6 +10,7 @@ use tombolo_core::{Error, Result, lock};
 
 use crate::file::File;
 use crate::run::{Group, Permit};
+use crate::zeroes::parts_of;
 
 use super::entry::Trouble;
 use super::prefix::Prefix;
@@ -233,34 +234,10 @@ impl Transfer {
 
 /// Returns the ranges that are not blocks of zeroes.
 fn runs_of_data(bytes: &[u8]) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = Vec::new();
-    for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
-        if block.iter().all(|&byte| byte == 0) {
-            continue;
-        }
-        let start = number * BLOCK_BYTES;
-        match runs.last_mut() {
-            Some(last) if last.end == start => last.end += block.len(),
-            _ => runs.push(start..start + block.len()),
-        }
-    }
-    runs
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_whole_blocks_of_zeros_are_left_out() {
-        let mut bytes = vec![0; 3 * BLOCK_BYTES + 10];
-        let runs =
-            |bytes: &[u8]| -> Vec<_> { runs_of_data(bytes).iter().map(|run| (run.start, run.end)).collect() };
-        assert!(runs(&bytes).is_empty());
-        bytes[BLOCK_BYTES] = 1;
-        bytes[3 * BLOCK_BYTES - 1] = 1;
-        assert_eq!(runs(&bytes), [(BLOCK_BYTES, 3 * BLOCK_BYTES)]);
-        bytes[3 * BLOCK_BYTES + 9] = 1;
-        assert_eq!(runs(&bytes), [(BLOCK_BYTES, 3 * BLOCK_BYTES + 10)]);
-    }
+    let mut start = 0;
+    let runs = parts_of(bytes, BLOCK_BYTES).into_iter().filter_map(|(end, is_zero)| {
+        let run = std::mem::replace(&mut start, end)..end;
+        (!is_zero).then_some(run)
+    });
+    runs.collect()
 }

@@ -8,8 +8,9 @@ use tombolo_core::block::{BlockDevice, Range};
 use super::fault::{Fault, Step};
 use super::pieces::{Piece, Pieces};
 use super::tally::Watched;
-use super::transfer::{Buffers, are_zero, bytes_of, read};
+use super::transfer::{Buffers, bytes_of, read};
 use super::walk::{Walk, unit_bytes};
+use crate::zeroes::are_zero;
 
 struct Pair {
     one: Arc<dyn BlockDevice>,

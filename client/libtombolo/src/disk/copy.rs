@@ -10,8 +10,9 @@ use tombolo_core::block::{BlockDevice, Range};
 use super::fault::{Fault, Step};
 use super::pieces::{Piece, cx};
 use super::tally::Watched;
-use super::transfer::{Buffers, bytes_of, parts_of, read, write, zero};
+use super::transfer::{Buffers, bytes_of, read, write, zero};
 use super::walk::{Walk, unit_bytes};
+use crate::zeroes::parts_of;
 
 /// Interval at which copied data are made durable and reported, besides [`Copy::durable_every_bytes`].
 const DURABLE_EVERY: Duration = Duration::from_secs(5);
