@@ -44,11 +44,7 @@ impl View<'_> {
             let (content, space) = self.tree.content_mut(ino)?;
             content.set_size(size, space)?;
             let kills = self.kills_privileges(cx, set.kill_privileges);
-            let node = self.tree.node_mut(ino)?;
-            node.update_mtime();
-            if let Some(writer) = kills {
-                node.drop_privileges(writer);
-            }
+            self.data_changed(ino, kills)?;
         }
         self.apply(cx, ino, set)?;
         let attr = self.tree.node(ino)?.attr(self.tree.fsid);

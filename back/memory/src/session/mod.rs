@@ -238,6 +238,16 @@ impl View<'_> {
         (requested || writer.is_some()).then_some(writer)
     }
 
+    /// Records a change of a file's data, with the result of [`kills_privileges`](Self::kills_privileges).
+    fn data_changed(&mut self, ino: Ino, kills: Option<Option<&Identity>>) -> Result<()> {
+        let node = self.tree.node_mut(ino)?;
+        node.update_mtime();
+        if let Some(writer) = kills {
+            node.drop_privileges(writer);
+        }
+        Ok(())
+    }
+
     /// Returns the attributes before a change, if requested.
     fn before(&self, cx: &Ctx, ino: Ino) -> Option<WeakAttr> {
         let wanted = cx.want.contains(Want::CHANGE_ATTRS);

@@ -77,12 +77,7 @@ impl View<'_> {
         let kills = self.kills_privileges(cx, flags.contains(OpenFlags::KILL_PRIVILEGES));
         let (content, space) = self.tree.content_mut(ino)?;
         content.set_size(0, space)?;
-        let node = self.tree.node_mut(ino)?;
-        node.update_mtime();
-        if let Some(writer) = kills {
-            node.drop_privileges(writer);
-        }
-        Ok(())
+        self.data_changed(ino, kills)
     }
 
     pub(super) fn add_opening(&mut self, ino: Ino, flags: OpenFlags) -> Result<OpenId> {
@@ -125,12 +120,8 @@ impl View<'_> {
         let offset = if appends { content.size() } else { how.offset };
         let count = content.write(offset, from, space)?;
         if count > 0 {
-            let node = self.tree.node_mut(opening.ino)?;
-            node.update_mtime();
-            node.xattrs.remove(CAPABILITY);
-            if let Some(writer) = kills {
-                node.drop_privileges(writer);
-            }
+            self.data_changed(opening.ino, kills)?;
+            self.tree.node_mut(opening.ino)?.xattrs.remove(CAPABILITY);
         }
         // Memory has no stable storage: every write is as stable as it will ever be.
         Ok(Written { count, stability: Stability::FileSync, file: self.change(opening.ino, before) })

@@ -48,12 +48,7 @@ impl View<'_> {
             }
             _ => return Err(Error::NotSupported),
         }
-        let node = self.tree.node_mut(ino)?;
-        node.update_mtime();
-        if let Some(writer) = kills {
-            node.drop_privileges(writer);
-        }
-        Ok(())
+        self.data_changed(ino, kills)
     }
 
     fn seek(&mut self, file: File, offset: u64, whence: Whence) -> Result<u64> {
@@ -97,13 +92,9 @@ impl View<'_> {
                 Err(_) => break,
             }
         }
-        let kills = self.kills_privileges(cx, false);
-        let node = self.tree.node_mut(target)?;
         if copied > 0 {
-            node.update_mtime();
-            if let Some(writer) = kills {
-                node.drop_privileges(writer);
-            }
+            let kills = self.kills_privileges(cx, false);
+            self.data_changed(target, kills)?;
         }
         self.tree.node_mut(source)?.update_atime();
         Ok(copied)
