@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 
 use tombolo_core::block::Range;
-use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability, or_answer};
 use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_sys::Errno;
 use tombolo_sys::rw::{self, TransferFlags};
@@ -15,9 +15,7 @@ use crate::opening::size_of;
 
 impl ImageFile {
     pub(crate) fn transfer_in(&self, cx: &Ctx, offset: u64, mut into: Sink) -> Answer<()> {
-        if let Err(error) = self.image.bounds.check(Range { offset, len_bytes: into.len() as u64 }) {
-            return Answer::err(error);
-        }
+        or_answer!(self.image.bounds.check(Range { offset, len_bytes: into.len() as u64 }));
         if self.image.alignment.is_some() {
             return self
                 .read_by_ring(cx, offset, &into)
@@ -25,10 +23,9 @@ impl ImageFile {
         }
         let mut done = 0;
         if into.len() <= INLINE_BYTES_MAX {
-            match self.image.read_from_memory(offset, &into) {
-                Ok(count) if count == into.len() => return Answer::ok(()),
-                Ok(count) => done = count,
-                Err(error) => return Answer::err(error),
+            done = or_answer!(self.image.read_from_memory(offset, &into));
+            if done == into.len() {
+                return Answer::ok(());
             }
         }
         into.advance(done);
@@ -42,9 +39,7 @@ impl ImageFile {
         stability: Stability,
         from: Source,
     ) -> Answer<()> {
-        if let Err(error) = self.image.bounds.check_change(Range { offset, len_bytes: from.len() as u64 }) {
-            return Answer::err(error);
-        }
+        or_answer!(self.image.bounds.check_change(Range { offset, len_bytes: from.len() as u64 }));
         if self.image.alignment.is_some() {
             return self.write_by_ring(cx, offset, stability, &from).unwrap_or_else(|| {
                 self.always_in_pool(cx, move |image| image.write_all(offset, stability, from))

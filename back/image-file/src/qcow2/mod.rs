@@ -81,11 +81,8 @@ impl Qcow2Image {
         range: Range,
         work: impl FnOnce(&Image) -> Result<()> + Send + 'static,
     ) -> Answer<()> {
-        match self.image.bounds.check_change(range) {
-            Ok(()) if range.len_bytes == 0 => Answer::ok(()),
-            Ok(()) => self.in_pool(cx, work),
-            Err(error) => Answer::err(error),
-        }
+        or_answer!(self.image.bounds.check_change(range));
+        if range.len_bytes == 0 { Answer::ok(()) } else { self.in_pool(cx, work) }
     }
 }
 
@@ -228,10 +225,8 @@ impl BlockDevice for Qcow2Image {
     }
 
     fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
-        match self.image.bounds.check(Range { offset, len_bytes: into.len() as u64 }) {
-            Ok(()) => self.in_pool(cx, move |image| image.read(offset, into)),
-            Err(error) => Answer::err(error),
-        }
+        or_answer!(self.image.bounds.check(Range { offset, len_bytes: into.len() as u64 }));
+        self.in_pool(cx, move |image| image.read(offset, into))
     }
 
     fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
