@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::common::{Mounted, ROOT, World, run, serve};
 use tombolo_back_local_dir::{LocalDir, OpenError, Options};
-use tombolo_core::fs::{Device, FileType, OpenFlags, SetAttr, Write};
+use tombolo_core::fs::{Device, FileType, OpenFlags, RenameFlags, Write};
 use tombolo_core::{Error, Limits};
 use tombolo_test_support::{READ_WRITE, mode, name};
 
@@ -102,23 +102,19 @@ fn a_read_only_export_refuses_every_change() {
     fs::write(dir.path().join("file"), b"text").unwrap();
     let world = serve(dir.path(), Options { read_only: true, ..Options::default() });
     let node = world.lookup("file").unwrap().node;
-    let (fs, cx) = (&world.fs, &world.cx);
     let refused = |error: Option<Error>| assert!(matches!(error, Some(Error::ReadOnly)), "{error:?}");
     refused(world.created("new").err());
     refused(world.open(node, READ_WRITE).err());
     refused(world.open(node, OpenFlags::READ | OpenFlags::TRUNCATE).err());
-    refused(fs.mkdir(cx, ROOT, name("d"), mode(0o755)).wait().err());
-    refused(fs.symlink(cx, ROOT, name("l"), b"x").wait().err());
-    refused(fs.link(cx, node, ROOT, name("l")).wait().err());
-    refused(fs.unlink(cx, ROOT, name("file")).wait().err());
-    refused(fs.rmdir(cx, ROOT, name("file")).wait().err());
-    refused(fs.setattr(cx, node, None, &SetAttr { size: Some(0), ..SetAttr::default() }).wait().err());
-    let flags = tombolo_core::fs::RenameFlags::empty();
-    refused(fs.rename(cx, ROOT, name("file"), ROOT, name("g"), flags).wait().err());
-    let xattr = tombolo_core::fs::XattrName::new(b"user.x").unwrap();
-    let xattrs = fs.xattrs().unwrap();
-    refused(xattrs.set(cx, node, xattr, b"", tombolo_core::fs::XattrSet::Any, false).wait().err());
-    refused(xattrs.remove(cx, node, xattr).wait().err());
+    refused(world.mkdir("d").err());
+    refused(world.symlink("l", b"x").err());
+    refused(world.link(node, "l").err());
+    refused(world.unlink("file").err());
+    refused(world.rmdir("file").err());
+    refused(world.truncate(node, 0).err());
+    refused(world.rename("file", "g", RenameFlags::empty()).err());
+    refused(world.set_xattr(node, "user.x", b"").err());
+    refused(world.remove_xattr(node, "user.x").err());
     let open = world.reader(node);
     assert_eq!(world.read(open, 0, 10).unwrap(), b"text");
     assert_eq!(world.list(ROOT, true).unwrap(), [".", "..", "file"]);
@@ -153,9 +149,6 @@ fn requests_refused_at_a_limit_neither_create_nor_truncate() {
     let dir = tempfile::tempdir().unwrap();
     let limits = Limits { nodes: 2, opens: 1, ..Limits::default() };
     let world = serve(dir.path(), Options { limits, ..Options::default() });
-    let (fs, cx) = (&world.fs, &world.cx);
-    let names =
-        || fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
     let file = world.file("file");
     world.write(file, 0, b"text").unwrap();
     // No further opening fits the budget.
@@ -164,14 +157,15 @@ fn requests_refused_at_a_limit_neither_create_nor_truncate() {
     assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"text");
     world.release(file);
     // No further node fits the budget.
-    fs.mkdir(cx, ROOT, name("dir"), mode(0o755)).wait().unwrap();
+    world.mkdir("dir").unwrap();
     assert!(matches!(world.created("more"), Err(Error::NoMemory)));
-    assert!(matches!(fs.mkdir(cx, ROOT, name("more"), mode(0o755)).wait(), Err(Error::NoMemory)));
-    assert!(matches!(fs.symlink(cx, ROOT, name("more"), b"x").wait(), Err(Error::NoMemory)));
-    let fifo = fs.mknod(cx, ROOT, name("more"), FileType::Fifo, mode(0o644), Device::default()).wait();
+    assert!(matches!(world.mkdir("more"), Err(Error::NoMemory)));
+    assert!(matches!(world.symlink("more", b"x"), Err(Error::NoMemory)));
+    let (fs, cx, fifo) = (&world.fs, &world.cx, FileType::Fifo);
+    let fifo = fs.mknod(cx, ROOT, name("more"), fifo, mode(0o644), Device::default()).wait();
     assert!(matches!(fifo, Err(Error::NoMemory)));
-    assert_eq!(names().len(), 2, "{:?}", names());
-    fs.forget(cx, &[(file.node, 1)]);
+    assert_eq!(world.list(ROOT, false).unwrap().len(), 4);
+    world.forget(file.node);
     world.created("more").unwrap();
 }
 
