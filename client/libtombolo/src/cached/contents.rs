@@ -91,28 +91,7 @@ impl Cache {
         }
     }
 
-    pub(super) async fn read_again(&self, path: &[u8]) -> Result<Option<Arc<[u8]>>> {
-        match self.read(path, Names::Believe).await {
-            Err(error) if self.must_try_again(&error) => self.read(path, Names::Ask).await,
-            done => done,
-        }
-    }
-
-    pub(super) async fn read_link_again(&self, path: &[u8]) -> Result<Arc<[u8]>> {
-        match self.read_link(path, Names::Believe).await {
-            Err(error) if self.must_try_again(&error) => self.read_link(path, Names::Ask).await,
-            done => done,
-        }
-    }
-
-    pub(super) async fn list_again(&self, path: &[u8]) -> Result<Arc<[Listed]>> {
-        match self.list(path, Names::Believe).await {
-            Err(error) if self.must_try_again(&error) => self.list(path, Names::Ask).await,
-            done => done,
-        }
-    }
-
-    async fn read(&self, path: &[u8], names: Names) -> Result<Option<Arc<[u8]>>> {
+    pub(super) async fn read(&self, path: &[u8], names: Names) -> Result<Option<Arc<[u8]>>> {
         let Resolved { known, attr, version } = self.find(path, Last::Follow, names).await?;
         match attr.file_type {
             FileType::Regular if attr.size > self.options.file_bytes_max => return Ok(None),
@@ -152,7 +131,7 @@ impl Cache {
         }))
     }
 
-    async fn read_link(&self, path: &[u8], names: Names) -> Result<Arc<[u8]>> {
+    pub(super) async fn read_link(&self, path: &[u8], names: Names) -> Result<Arc<[u8]>> {
         let Resolved { known, attr, version } = self.find(path, Last::Keep, names).await?;
         if attr.file_type != FileType::Symlink {
             return Err(Error::InvalidArgument);
@@ -171,7 +150,7 @@ impl Cache {
         Ok(target)
     }
 
-    async fn list(&self, path: &[u8], names: Names) -> Result<Arc<[Listed]>> {
+    pub(super) async fn list(&self, path: &[u8], names: Names) -> Result<Arc<[Listed]>> {
         let Resolved { known, attr, version } = self.find(path, Last::Follow, names).await?;
         if attr.file_type != FileType::Directory {
             return Err(Error::NotDirectory);

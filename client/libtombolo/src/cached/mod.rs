@@ -164,7 +164,7 @@ impl CachedTree {
                 Answer::Done(place.found().map(|end| end.attr))
             }
             None => self.ask(path, move |cache, path| async move {
-                cache.find_again(&path, last).await.map(|found| found.attr)
+                Ok(cache.again(|names| cache.find(&path, last, names)).await?.attr)
             }),
         }
     }
@@ -190,7 +190,9 @@ impl CachedTree {
                 return Answer::Done(found.map(|_| ()));
             }
         }
-        self.ask(path, move |cache, path| async move { cache.access_again(&path, mask).await })
+        self.ask(path, move |cache, path| async move {
+            cache.again(|names| cache.access(&path, mask, names)).await
+        })
     }
 
     /// Returns the bytes of the file that `path` leads to; `None` if it is larger than
@@ -204,7 +206,8 @@ impl CachedTree {
         match self.0.believed_contents(path, Last::Follow) {
             Some(Ok(Contents::Data(bytes))) => Answer::ok(Some(bytes)),
             Some(Err(error)) => Answer::err(error),
-            _ => self.ask(path, |cache, path| async move { cache.read_again(&path).await }),
+            _ => self
+                .ask(path, |cache, path| async move { cache.again(|names| cache.read(&path, names)).await }),
         }
     }
 
@@ -213,7 +216,9 @@ impl CachedTree {
         match self.0.believed_contents(path, Last::Keep) {
             Some(Ok(Contents::Target(target))) => Answer::ok(target),
             Some(Err(error)) => Answer::err(error),
-            _ => self.ask(path, |cache, path| async move { cache.read_link_again(&path).await }),
+            _ => self.ask(path, |cache, path| async move {
+                cache.again(|names| cache.read_link(&path, names)).await
+            }),
         }
     }
 
@@ -224,7 +229,8 @@ impl CachedTree {
         match self.0.believed_contents(path, Last::Follow) {
             Some(Ok(Contents::Listing(entries))) => Answer::ok(entries),
             Some(Err(error)) => Answer::err(error),
-            _ => self.ask(path, |cache, path| async move { cache.list_again(&path).await }),
+            _ => self
+                .ask(path, |cache, path| async move { cache.again(|names| cache.list(&path, names)).await }),
         }
     }
 

@@ -26,21 +26,18 @@ pub(super) enum Names {
 }
 
 impl Cache {
-    pub(super) async fn find_again(&self, path: &[u8], last: Last) -> Result<Resolved> {
-        match self.find(path, last, Names::Believe).await {
-            Err(error) if self.must_try_again(&error) => self.find(path, last, Names::Ask).await,
+    /// Asks, and once more without trust in cached names if these may have caused the failure.
+    pub(super) async fn again<T, F>(&self, ask: impl Fn(Names) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        match ask(Names::Believe).await {
+            Err(error) if self.must_try_again(&error) => ask(Names::Ask).await,
             done => done,
         }
     }
 
-    pub(super) async fn access_again(&self, path: &[u8], mask: AccessMask) -> Result<()> {
-        match self.access(path, mask, Names::Believe).await {
-            Err(error) if self.must_try_again(&error) => self.access(path, mask, Names::Ask).await,
-            done => done,
-        }
-    }
-
-    async fn access(&self, path: &[u8], mask: AccessMask, names: Names) -> Result<()> {
+    pub(super) async fn access(&self, path: &[u8], mask: AccessMask, names: Names) -> Result<()> {
         let Resolved { known, version, .. } = self.find(path, Last::Follow, names).await?;
         self.counters.request();
         let tree = &self.tree;
@@ -53,7 +50,7 @@ impl Cache {
 
     /// Returns `true` if a query that failed with this error must be repeated without trusting cached names.
     /// If the session was short of nodes or openings, drops all answers first.
-    pub(super) fn must_try_again(&self, error: &Error) -> bool {
+    fn must_try_again(&self, error: &Error) -> bool {
         match error {
             // The node behind a name was removed meanwhile; the name may lead elsewhere now.
             Error::Stale => true,

@@ -6,9 +6,7 @@ mod spy;
 mod walks;
 mod world;
 
-use std::sync::Arc;
-
-use libtombolo::{CacheOptions, Last};
+use libtombolo::{CacheOptions, CachedTree, Last};
 use tombolo_core::fs::{AccessMask, Attr, FileType, Mode};
 use tombolo_core::{Error, Identity};
 
@@ -16,8 +14,7 @@ use self::world::{ByPath, FILE, USER, World, cached, plainly, plant};
 
 #[test]
 fn cached_answers_send_no_request() {
-    for world in World::all() {
-        plant(&world.other);
+    for world in World::planted() {
         let World { cached, other, .. } = &world;
         let attr = cached.stat(FILE).wait().expect("the file");
         assert_eq!(attr, plainly(other, FILE, Last::Follow).unwrap());
@@ -49,8 +46,7 @@ fn cached_answers_send_no_request() {
 
 #[test]
 fn cached_names_are_not_requested_again() {
-    for world in World::all() {
-        plant(&world.other);
+    for world in World::planted() {
         world.cached.stat(FILE).wait().expect("the file");
         let before = world.spy.requests();
         world.cached.stat(b"top//a/./b/c/../c/file").wait().expect("the file");
@@ -78,18 +74,10 @@ fn unreadable_objects_return_their_errors() {
         assert!(!cached.exists(b"top/a/b/c/file/below").wait().unwrap());
     }
     let options = CacheOptions { file_bytes_max: 5, ..CacheOptions::default() };
-    let (_, small) = cached_of(&world, USER, options);
+    let (_, small) = world::cached(&*world.export, USER, options, true);
     assert_eq!(small.read(FILE).wait().unwrap().as_deref(), Some(&b"first"[..]));
     world.other.write("top/a/b/c/file", b"second");
     assert_eq!(small.read(FILE).wait().unwrap(), None);
-}
-
-fn cached_of(
-    world: &World,
-    identity: Identity,
-    options: CacheOptions,
-) -> (Arc<spy::Spy>, libtombolo::CachedTree) {
-    cached(&*world.export, identity, options, true)
 }
 
 /// Waits until the next read gets an access time after the last change; then another read does not set it.
@@ -140,19 +128,19 @@ struct Told {
     names: Option<Vec<String>>,
 }
 
-fn told(cached: &libtombolo::CachedTree, path: &[u8]) -> Told {
-    let mut names: Option<Vec<_>> = cached
-        .list(path)
-        .wait()
-        .ok()
-        .map(|entries| entries.iter().map(|entry| entry.name.as_name().to_string()).collect());
-    if let Some(names) = &mut names {
-        names.sort();
-    }
+/// Returns the sorted names of a directory.
+fn names(cached: &CachedTree, path: &[u8]) -> Option<Vec<String>> {
+    let listed = cached.list(path).wait().ok()?;
+    let mut names: Vec<_> = listed.iter().map(|entry| entry.name.as_name().to_string()).collect();
+    names.sort();
+    Some(names)
+}
+
+fn told(cached: &CachedTree, path: &[u8]) -> Told {
     Told {
         bytes: cached.read(path).wait().ok().flatten().map(|bytes| bytes.to_vec()),
         target: cached.read_link(path).wait().ok().map(|target| target.to_vec()),
-        names,
+        names: names(cached, path),
         // Last, as reads change the access time.
         attr: cached.stat(path).wait().ok(),
         own_attr: cached.lstat(path).wait().ok(),
@@ -161,8 +149,7 @@ fn told(cached: &libtombolo::CachedTree, path: &[u8]) -> Told {
 
 #[test]
 fn each_change_is_visible_to_the_next_query() {
-    for world in World::all() {
-        plant(&world.other);
+    for world in World::planted() {
         for (what, change) in CHANGES {
             let_the_clock_go_on();
             // Repeated, as listing a directory on the way may set its access time.
@@ -200,10 +187,9 @@ fn each_change_is_visible_to_the_next_query() {
 fn revoked_permission_applies_to_the_next_query() {
     const NOBODY: u32 = 65_534;
     let user = Identity { uid: NOBODY, gid: NOBODY, ..Identity::ROOT };
-    for world in World::all() {
-        plant(&world.other);
+    for world in World::planted() {
         world.other.chmod("", 0o755);
-        let (spy, cached) = cached_of(&world, user.clone(), CacheOptions::default());
+        let (spy, cached) = cached(&*world.export, user.clone(), CacheOptions::default(), true);
         for (path, without, with) in [("top/a", 0o700, 0o755), ("top/a/b/c/file", 0o600, 0o644)] {
             let is_file = path.as_bytes() == FILE;
             let_the_clock_go_on();
@@ -228,8 +214,7 @@ fn revoked_permission_applies_to_the_next_query() {
 
 #[test]
 fn name_is_cached_with_version_from_before_look_up() {
-    for world in World::all() {
-        plant(&world.other);
+    for world in World::planted() {
         for dir in ["else", "else/a", "else/a/b", "else/a/b/c"] {
             world.other.mkdir(dir);
         }
@@ -251,8 +236,7 @@ fn name_is_cached_with_version_from_before_look_up() {
 
 #[test]
 fn contents_are_cached_with_version_from_before_read() {
-    for world in World::all() {
-        plant(&world.other);
+    for world in World::planted() {
         for operation in ["open", "read"] {
             world.other.write("top/a/b/c/file", b"first");
             let_the_clock_go_on();
@@ -280,8 +264,7 @@ fn contents_are_cached_with_version_from_before_read() {
 
 #[test]
 fn absence_is_cached_until_something_is_created() {
-    for world in World::all() {
-        plant(&world.other);
+    for world in World::planted() {
         for path in ["top/a/absent", "top/spare/deep/absent", "absent"] {
             (0..2).for_each(|_| assert!(world.cached.stat(path.as_bytes()).wait().is_err()));
             let absent = world.warm(path, |cached| cached.stat(path.as_bytes()));
@@ -298,8 +281,7 @@ fn absence_is_cached_until_something_is_created() {
 
 #[test]
 fn moved_ancestor_invalidates_cached_paths() {
-    for world in World::all() {
-        plant(&world.other);
+    for world in World::planted() {
         (0..2).for_each(|_| assert!(world.cached.stat(FILE).wait().is_ok()));
         for (from, to) in [("top", "gone"), ("gone/a", "gone/moved"), ("gone/moved/b", "gone/spare/b")] {
             world.other.rename(from, to).unwrap();

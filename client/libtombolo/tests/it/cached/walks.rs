@@ -8,7 +8,7 @@ use libtombolo::{CacheOptions, Last, Tree, block_on};
 use tombolo_core::fs::{OpenFlags, Write};
 use tombolo_mem::Source;
 
-use super::world::{ByPath, FILE, USER, World, cached, plainly, plant};
+use super::world::{ByPath, FILE, USER, World, cached, plainly};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
@@ -107,11 +107,7 @@ fn contents_are_right(world: &World, cached: &libtombolo::CachedTree, path: &str
         block_on(file.read_to(0, &mut now, Default::default())).expect("read");
         assert_eq!(&**bytes, now, "{title}: bytes");
     }
-    let listed = cached.list(path.as_bytes()).wait().ok().map(|listed| {
-        let mut names: Vec<_> = listed.iter().map(|entry| entry.name.as_name().to_string()).collect();
-        names.sort();
-        names
-    });
+    let listed = super::names(cached, path.as_bytes());
     let now = plain.ok().filter(|node| node.attr_found().is_none_or(|attr| attr.file_type == DIRECTORY));
     let now = now.map(|node| {
         let mut names: Vec<_> = crate::common::children(&node).into_iter().map(|(name, _)| name).collect();
@@ -143,8 +139,7 @@ fn number(bytes: &[u8]) -> u64 {
 
 #[test]
 fn no_thread_reads_older_data_than_a_writer_acknowledged() {
-    for world in World::all() {
-        plant(&world.other);
+    for world in World::planted() {
         world.other.write("top/a/b/c/file", &0_u64.to_le_bytes());
         let answered = AtomicU64::new(0);
         let writer = Arc::new(());

@@ -52,6 +52,13 @@ impl World {
         [Some(Self::memory()), Self::local_dir()].into_iter().flatten().collect()
     }
 
+    /// Returns both, with what [`plant`] creates.
+    pub fn planted() -> Vec<Self> {
+        let worlds = Self::all();
+        worlds.iter().for_each(|world| plant(&world.other));
+        worlds
+    }
+
     pub fn of(
         title: &'static str,
         export: Arc<dyn Export>,
