@@ -10,13 +10,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Client, Disk, PAGE};
+use common::{Client, Disk, NONE, PAGE};
 use tombolo_front_nbd::{Exports, Listeners, Options, Server};
 use tombolo_sys::process;
 use tombolo_wire_nbd::status::Status;
 use tombolo_wire_nbd::*;
 
-const NONE: CommandFlags = CommandFlags::empty();
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Returns the number of descriptors and threads of this process.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tombolo::{Watermarks, tombolo_wait, tombolo_watermarks};
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{Client, Export, Name, NewMode, NodeId, PermissionCheck, Volume};
-use tombolo_core::{Ctx, SessionId};
+use tombolo_core::fs::Volume;
 use tombolo_layer_cache::Contract;
 use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
 use tombolo_layer_write_back::{Options, WriteBackExport};
+use tombolo_test_support::Session;
 
 use crate::common::{Opened, Served, Serving, sure};
 
@@ -49,10 +49,8 @@ fn program_reads_watermarks_and_waits_for_them() {
     let served = Serving::new(export.clone());
     let tree = Opened::at(&served.socket(), c"src").expect("a tree");
     assert_eq!(tree.watermarks(), Ok(Watermarks::default()));
-    let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::BackEnd };
-    let (fs, cx) = (export.attach(&client).expect("attach"), Ctx::root(SessionId(1)));
-    let name = Name::new(b"dir").expect("a name");
-    fs.mkdir(&cx, NodeId::ROOT, name, NewMode::default()).wait().expect("mkdir");
+    let session = Session::attach(&*export);
+    session.mkdir("dir").expect("mkdir");
     assert_eq!(tree.wait(ON_DISK, 60_000), 0);
     let marks = Watermarks { change: 1, on_disk: 1, at_origin: 0 };
     assert_eq!(tree.watermarks(), Ok(marks));

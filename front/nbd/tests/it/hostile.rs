@@ -2,20 +2,18 @@
 
 use std::io::Write;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tombolo_front_nbd::Options;
+use tombolo_test_support::until;
 use tombolo_wire_nbd::status::Status;
 use tombolo_wire_nbd::*;
 
-use crate::common::{Client, Disk, Served};
-
-const NONE: CommandFlags = CommandFlags::empty();
+use crate::common::{Client, Disk, NONE, Served};
 
 fn works(served: &Served) {
     let mut client = served.client(ReplyStyle::Structured);
-    client.request(1, Command::READ, NONE, (0, 512), &[]);
-    assert_eq!(client.reply(512).1, Status::Ok);
+    assert_eq!(client.ask(Command::READ, NONE, (0, 512), &[]).0, Status::Ok);
 }
 
 fn impatient() -> Options {
@@ -71,8 +69,7 @@ fn a_client_that_is_silent_between_requests_stays() {
     let served = Served::with(Disk::new(4), impatient());
     let mut client = served.client(ReplyStyle::Simple);
     std::thread::sleep(Duration::from_secs(5));
-    client.request(1, Command::READ, NONE, (0, 512), &[]);
-    assert_eq!(client.reply(512).1, Status::Ok);
+    assert_eq!(client.ask(Command::READ, NONE, (0, 512), &[]).0, Status::Ok);
 }
 
 #[test]
@@ -90,11 +87,7 @@ fn client_not_receiving_replies_is_disconnected() {
         }
     }
     works(&served);
-    let end = Instant::now() + Duration::from_secs(60);
-    while served.server.as_ref().unwrap().connections() > 0 && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    assert_eq!(served.server.as_ref().unwrap().connections(), 0);
+    until("no connection is left", || served.server.as_ref().unwrap().connections() == 0);
 }
 
 #[test]

@@ -8,21 +8,19 @@ use tombolo_core::block::{Allocation, Extent};
 use tombolo_wire_nbd::status::Status;
 use tombolo_wire_nbd::*;
 
-use crate::common::{Disk, PAGE, Served};
+use crate::common::{Client, Disk, NONE, PAGE, Served};
 
 const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
-const NONE: CommandFlags = CommandFlags::empty();
 
 #[test]
 fn written_data_is_read_in_every_style() {
     for style in STYLES {
         let served = Served::new(Disk::new(16));
         let mut client = served.client(style);
-        client.request(1, Command::WRITE, NONE, (512, 1024), &[7; 1024]);
-        assert_eq!(client.reply(0), (1, Status::Ok, Vec::new()), "{style:?}");
-        client.request(2, Command::READ, NONE, (0, 2048), &[]);
-        let (cookie, status, payload) = client.reply(2048);
-        assert_eq!((cookie, status), (2, Status::Ok));
+        let written = client.ask(Command::WRITE, NONE, (512, 1024), &[7; 1024]);
+        assert_eq!(written, (Status::Ok, Vec::new()), "{style:?}");
+        let (status, payload) = client.ask(Command::READ, NONE, (0, 2048), &[]);
+        assert_eq!(status, Status::Ok);
         let wanted = [vec![0; 512], vec![7; 1024], vec![0; 512]].concat();
         assert_eq!(payload[payload.len() - 2048..], wanted);
         assert_eq!(payload.len(), if style == ReplyStyle::Simple { 2048 } else { 2056 });
@@ -35,30 +33,23 @@ fn long_request_spans_several_buffers() {
     let served = Served::new(Disk::new(pages));
     let mut client = served.client(ReplyStyle::Structured);
     let data: Vec<u8> = (0..PAYLOAD_BYTES_MAX).map(|at| (at / 1000) as u8).collect();
-    client.request(1, Command::WRITE, NONE, (0, data.len() as u64), &data);
-    assert_eq!(client.reply(0).1, Status::Ok);
+    assert_eq!(client.ask(Command::WRITE, NONE, (0, data.len() as u64), &data).0, Status::Ok);
     assert!(served.disk.bytes() == data);
-    client.request(2, Command::READ, NONE, (0, data.len() as u64), &[]);
-    assert!(client.reply(data.len()).2[8..] == data);
+    assert!(client.ask(Command::READ, NONE, (0, data.len() as u64), &[]).1[8..] == data);
 }
 
 #[test]
 fn fua_and_flush_reach_the_disk() {
     let served = Served::new(Disk::new(16));
     let mut client = served.client(ReplyStyle::Extended);
-    client.request(1, Command::WRITE, NONE, (0, 512), &[1; 512]);
-    client.reply(0);
+    client.ask(Command::WRITE, NONE, (0, 512), &[1; 512]);
     assert_eq!(served.disk.durable_writes.load(Ordering::SeqCst), 0);
-    client.request(2, Command::WRITE, CommandFlags::FUA, (0, 512), &[1; 512]);
-    client.reply(0);
-    client.request(3, Command::WRITE_ZEROES, CommandFlags::FUA, (0, 512), &[]);
-    client.reply(0);
+    client.ask(Command::WRITE, CommandFlags::FUA, (0, 512), &[1; 512]);
+    client.ask(Command::WRITE_ZEROES, CommandFlags::FUA, (0, 512), &[]);
     assert_eq!(served.disk.durable_writes.load(Ordering::SeqCst), 2);
-    client.request(4, Command::FLUSH, NONE, (0, 0), &[]);
-    client.reply(0);
+    client.ask(Command::FLUSH, NONE, (0, 0), &[]);
     assert_eq!(served.disk.flushes.load(Ordering::SeqCst), 1);
-    client.request(5, Command::TRIM, CommandFlags::FUA, (0, 512), &[]);
-    client.reply(0);
+    client.ask(Command::TRIM, CommandFlags::FUA, (0, 512), &[]);
     assert_eq!(served.disk.flushes.load(Ordering::SeqCst), 2, "a discard that must be durable is flushed");
 }
 
@@ -112,16 +103,16 @@ fn holes_are_reported_and_req_one_limits_extents() {
     ] {
         let served = Served::new(Disk::new(16));
         let mut client = served.client(style);
-        client.request(1, Command::WRITE, NONE, (page, page), &[1; PAGE]);
-        client.reply(0);
-        client.request(2, Command::BLOCK_STATUS, NONE, (0, 16 * page), &[]);
-        let extents = decode_block_status(kind, &client.reply(0).2).unwrap().1;
+        client.ask(Command::WRITE, NONE, (page, page), &[1; PAGE]);
+        let extents = |client: &mut Client, flags, range| {
+            decode_block_status(kind, &client.ask(Command::BLOCK_STATUS, flags, range, &[]).1).unwrap().1
+        };
         let extent = |pages: u64, allocation| Extent { len_bytes: pages * page, allocation };
         let (hole, data) = (Allocation::Hole, Allocation::Data);
-        assert_eq!(extents, [extent(1, hole), extent(1, data), extent(14, hole)]);
-        client.request(3, Command::BLOCK_STATUS, CommandFlags::REQ_ONE, (page, 2 * page), &[]);
-        let extents = decode_block_status(kind, &client.reply(0).2).unwrap().1;
-        assert_eq!(extents, [extent(1, data)]);
+        let all = [extent(1, hole), extent(1, data), extent(14, hole)];
+        assert_eq!(extents(&mut client, NONE, (0, 16 * page)), all);
+        let one = extents(&mut client, CommandFlags::REQ_ONE, (page, 2 * page));
+        assert_eq!(one, [extent(1, data)]);
     }
 }
 
@@ -145,12 +136,10 @@ fn bad_nbd_requests_are_refused_individually() {
             (Command(99), 0, 512, Status::Inval),
         ] {
             let data = vec![9; if command == Command::WRITE { len_bytes as usize } else { 0 }];
-            client.request(5, command, NONE, (offset, len_bytes), &data);
-            let reply = client.reply(0);
-            assert_eq!((reply.0, reply.1), (5, status), "{command:?} {offset} {len_bytes}");
+            let found = client.ask(command, NONE, (offset, len_bytes), &data).0;
+            assert_eq!(found, status, "{command:?} {offset} {len_bytes}");
         }
-        client.request(6, Command::READ, NONE, (0, 512), &[]);
-        assert_eq!(client.reply(512).1, Status::Ok);
+        assert_eq!(client.ask(Command::READ, NONE, (0, 512), &[]).0, Status::Ok);
         assert_eq!(served.disk.bytes(), vec![0; 4 * PAGE]);
     }
 }
@@ -186,18 +175,17 @@ fn unknown_or_misplaced_flags_are_refused() {
                 let has_data = command == Command::WRITE
                     || style == ReplyStyle::Extended && flag == CommandFlags::PAYLOAD_LEN;
                 let data = vec![9; if has_data { 512 } else { 0 }];
-                client.request(5, command, flag, (0, 512), &data);
-                assert_eq!(client.reply(0).1, Status::Inval, "{style:?} {command:?} {flag:?}");
+                let status = client.ask(command, flag, (0, 512), &data).0;
+                assert_eq!(status, Status::Inval, "{style:?} {command:?} {flag:?}");
             }
             if command != Command::READ && !(command == Command::BLOCK_STATUS && style == ReplyStyle::Simple)
             {
                 let data = vec![0; if command == Command::WRITE { 512 } else { 0 }];
-                client.request(6, command, CommandFlags::FUA, (0, 512), &data);
-                assert_eq!(client.reply(0).1, Status::Ok, "{style:?} {command:?}");
+                let status = client.ask(command, CommandFlags::FUA, (0, 512), &data).0;
+                assert_eq!(status, Status::Ok, "{style:?} {command:?}");
             }
         }
-        client.request(7, Command::READ, CommandFlags::FUA, (0, 512), &[]);
-        assert_eq!(client.reply(512).1, Status::Ok);
+        assert_eq!(client.ask(Command::READ, CommandFlags::FUA, (0, 512), &[]).0, Status::Ok);
         assert_eq!(served.disk.bytes(), vec![0; 4 * PAGE]);
     }
 }
@@ -211,15 +199,14 @@ fn a_read_only_disk_refuses_changes() {
     for (command, data) in
         [(Command::WRITE, &[1; 512][..]), (Command::TRIM, &[]), (Command::WRITE_ZEROES, &[])]
     {
-        client.request(1, command, NONE, (0, 512), data);
-        assert_eq!(client.reply(0).1, Status::Perm);
+        assert_eq!(client.ask(command, NONE, (0, 512), data).0, Status::Perm);
     }
 }
 
 #[test]
 fn extents_require_negotiation() {
     let served = Served::new(Disk::new(4));
-    let mut client = crate::common::Client::greeted(&served.socket());
+    let mut client = Client::greeted(&served.socket());
     assert!(!client.option(OptionCode::SET_META_CONTEXT), "structured replies come first");
     client.agree(OptionCode::EXTENDED_HEADERS);
     assert!(!client.option(OptionCode::STRUCTURED_REPLY), "what is agreed is more");
@@ -229,6 +216,5 @@ fn extents_require_negotiation() {
     client.agree(OptionCode::INFO);
     client.agree(OptionCode::GO);
     client.style = ReplyStyle::Extended;
-    client.request(1, Command::BLOCK_STATUS, NONE, (0, 512), &[]);
-    assert_eq!(client.reply(0).1, Status::Inval);
+    assert_eq!(client.ask(Command::BLOCK_STATUS, NONE, (0, 512), &[]).0, Status::Inval);
 }

@@ -18,6 +18,7 @@ use tombolo_wire_nbd::status::Status;
 use tombolo_wire_nbd::*;
 
 pub const PAGE: usize = 4096;
+pub const NONE: CommandFlags = CommandFlags::empty();
 
 /// A disk in memory with counters of calls.
 pub struct Disk {
@@ -242,6 +243,21 @@ impl<S: Read + Write> Client<S> {
         request.encode(self.header_style(), &mut bytes);
         bytes.extend(data);
         self.send(&bytes);
+    }
+
+    /// Sends a request, and returns status and payload of the reply to it.
+    pub fn ask(
+        &mut self,
+        command: Command,
+        flags: CommandFlags,
+        range: (u64, u64),
+        data: &[u8],
+    ) -> (Status, Vec<u8>) {
+        self.request(9, command, flags, range, data);
+        let data_bytes = if command == Command::READ { range.1 as usize } else { 0 };
+        let (cookie, status, payload) = self.reply(data_bytes);
+        assert_eq!(cookie, 9);
+        (status, payload)
     }
 
     /// Receives a reply: cookie, status and payload. A successful simple reply has `data_bytes` of data.
