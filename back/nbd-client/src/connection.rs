@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tombolo_core::block::{Allocation, Extent};
 use tombolo_host_runtime::receive_buffer::ReceiveBuffer;
 use tombolo_host_runtime::send_queue::{Outgoing, SendQueue};
 use tombolo_host_tls::Stream;
@@ -298,9 +297,4 @@ fn receive(
             return Err(Lost::Closed);
         }
     }
-}
-
-/// Returns a single data extent, for servers that report no allocation.
-pub(crate) fn all_data(len_bytes: u64) -> Vec<Extent> {
-    vec![Extent { len_bytes, allocation: Allocation::Data }]
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use tombolo_core::block::{BlockDevice, Extent, Extents, Geometry, Profile, Range, Zeroing};
+use tombolo_core::block::{Allocation, BlockDevice, Extent, Extents, Geometry, Profile, Range, Zeroing};
 use tombolo_core::{Answer, Ctx, Error, Stability, lock, or_answer};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::send_queue::Message;
@@ -18,7 +18,7 @@ use tombolo_sys::epoll::EventFd;
 use tombolo_wire_nbd::status::{Status, from_status};
 use tombolo_wire_nbd::{Command, CommandFlags, Request, TransmissionFlags as Flags};
 
-use crate::connection::{Connection, all_data, run};
+use crate::connection::{Connection, run};
 use crate::handshake::{ConnectError, Negotiated, connect};
 use crate::unflushed::Unflushed;
 
@@ -470,9 +470,8 @@ impl BlockDevice for NbdDisk {
         let mut extents = Extents::new(range, count_max);
         let theirs = self.at_server(range);
         if self.0.first.context.is_none() || theirs.len_bytes == 0 {
-            for extent in all_data(range.len_bytes) {
-                extents.push(extent.len_bytes, extent.allocation);
-            }
+            // The server reports no allocation.
+            extents.push(range.len_bytes, Allocation::Data);
             return Answer::ok(extents);
         }
         let requested = Range { len_bytes: theirs.len_bytes.min(RANGE_BYTES_MAX), ..range };

@@ -227,6 +227,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use super::CallerNumber::{Full, Introduced, NotIntroduced};
     use super::*;
 
     fn user(uid: u32, groups: &[u32]) -> Identity {
@@ -236,28 +237,24 @@ mod tests {
     #[test]
     fn identity_keeps_its_number_and_groups_distinguish() {
         let callers = Callers::new(8);
-        assert_eq!(callers.enter(&user(1, &[])), CallerNumber::NotIntroduced(CallerId(0)));
-        assert_eq!(callers.enter(&user(1, &[5])), CallerNumber::NotIntroduced(CallerId(1)));
+        assert_eq!(callers.enter(&user(1, &[])), NotIntroduced(CallerId(0)));
+        assert_eq!(callers.enter(&user(1, &[5])), NotIntroduced(CallerId(1)));
         callers.set_introduced(CallerId(0));
-        assert_eq!(callers.enter(&user(1, &[])), CallerNumber::Introduced(CallerId(0)));
-        assert_eq!(callers.enter(&user(1, &[5])), CallerNumber::NotIntroduced(CallerId(1)));
+        assert_eq!(callers.enter(&user(1, &[])), Introduced(CallerId(0)));
+        assert_eq!(callers.enter(&user(1, &[5])), NotIntroduced(CallerId(1)));
     }
 
     #[test]
     fn a_number_in_use_is_not_reused() {
         let callers = Callers::new(2);
         for uid in 1..=2 {
-            assert!(matches!(callers.enter(&user(uid, &[])), CallerNumber::NotIntroduced(_)));
+            assert!(matches!(callers.enter(&user(uid, &[])), NotIntroduced(_)));
         }
         callers.set_introduced(CallerId(1));
-        assert_eq!(callers.enter(&user(3, &[])), CallerNumber::Full);
+        assert_eq!(callers.enter(&user(3, &[])), Full);
         callers.leave(CallerId(1));
-        assert_eq!(
-            callers.enter(&user(3, &[])),
-            CallerNumber::NotIntroduced(CallerId(1)),
-            "the server must be told anew"
-        );
-        assert_eq!(callers.enter(&user(2, &[])), CallerNumber::Full);
+        assert_eq!(callers.enter(&user(3, &[])), NotIntroduced(CallerId(1)), "the server must be told anew");
+        assert_eq!(callers.enter(&user(2, &[])), Full);
     }
 
     #[test]
@@ -269,14 +266,11 @@ mod tests {
             callers.leave(CallerId(0));
             entered
         };
-        assert_eq!(known(1, &[]), CallerNumber::NotIntroduced(CallerId(0)));
-        assert_eq!(known(1, &[]), CallerNumber::Introduced(CallerId(0)));
+        assert_eq!(known(1, &[]), NotIntroduced(CallerId(0)));
+        assert_eq!(known(1, &[]), Introduced(CallerId(0)));
         for (uid, groups) in [(1, &[5][..]), (1, &[]), (2, &[]), (1, &[])] {
-            assert_eq!(
-                known(uid, groups),
-                CallerNumber::NotIntroduced(CallerId(0)),
-                "{uid} {groups:?}: the server must be told"
-            );
+            let entered = known(uid, groups);
+            assert_eq!(entered, NotIntroduced(CallerId(0)), "{uid} {groups:?}: the server must be told");
         }
     }
 
@@ -290,8 +284,7 @@ mod tests {
                 let (callers, bearers) = (&callers, &bearers);
                 scope.spawn(move || {
                     for _ in 0..20_000 {
-                        let (CallerNumber::Introduced(caller) | CallerNumber::NotIntroduced(caller)) =
-                            callers.enter(&user(uid, &[]))
+                        let (Introduced(caller) | NotIntroduced(caller)) = callers.enter(&user(uid, &[]))
                         else {
                             std::thread::yield_now();
                             continue;
