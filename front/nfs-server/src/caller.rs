@@ -170,30 +170,19 @@ impl<'a> Caller<'a> {
 
 /// Returns `true` if a call may safely be executed twice.
 fn is_idempotent(procedure: Procedure) -> bool {
-    match procedure {
+    !matches!(
+        procedure,
         Procedure::Setattr
-        | Procedure::Write
-        | Procedure::Create
-        | Procedure::Mkdir
-        | Procedure::Symlink
-        | Procedure::Mknod
-        | Procedure::Remove
-        | Procedure::Rmdir
-        | Procedure::Rename
-        | Procedure::Link => false,
-        Procedure::Null
-        | Procedure::Getattr
-        | Procedure::Lookup
-        | Procedure::Access
-        | Procedure::Readlink
-        | Procedure::Read
-        | Procedure::Readdir
-        | Procedure::Readdirplus
-        | Procedure::Fsstat
-        | Procedure::Fsinfo
-        | Procedure::Pathconf
-        | Procedure::Commit => true,
-    }
+            | Procedure::Write
+            | Procedure::Create
+            | Procedure::Mkdir
+            | Procedure::Symlink
+            | Procedure::Mknod
+            | Procedure::Remove
+            | Procedure::Rmdir
+            | Procedure::Rename
+            | Procedure::Link
+    )
 }
 
 /// Returns a call's key: transaction id (RFC 5531 §9), procedure and checksum, four bytes each from the
