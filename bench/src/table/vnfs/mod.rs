@@ -332,14 +332,16 @@ fn guest_nfs(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     let files = plan.files.unwrap_or(sheet.number("files"));
     let tarball = |project| in_checkout(format!(".cache/sources/{project}.tar.gz"));
     let source = tarball(if plan.quick { "lua" } else { "httpd" }).or_else(|_| tarball("lua"))?;
+    let placement = plan.place.first().copied().unwrap_or(Placement::Unpinned);
     sheet.set("files", &files);
+    sheet.set("placement", &placement.label());
     sheet.set("source", &source.file_name().unwrap_or_default().to_string_lossy());
     let place = Place::within(&plan.within)?;
     for _ in 0..sheet.rounds() {
         go_on()?;
         Placement::leave()?;
         // Prerequisites missing in a guest are missing on this machine.
-        let took = turn(&place, &source, files).map_err(|error| match error {
+        let took = turn(&place, placement, &source, files).map_err(|error| match error {
             Error::Interrupted => error,
             other => Error::Absent(other.to_string()),
         })?;
@@ -355,7 +357,7 @@ fn guest_nfs(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
 }
 
 /// Returns the seconds of each row, named `SIDE.ROW`.
-fn turn(place: &Place, source: &Path, files: usize) -> Result<Vec<(String, f64)>> {
+fn turn(place: &Place, placement: Placement, source: &Path, files: usize) -> Result<Vec<(String, f64)>> {
     let [memory, bell, files_at, image, disk_at] =
         ["memory", "bell", "virtiofs.sock", "image", "disk.sock"].map(|name| place.beside(name));
     let (shared, tombolo) = (place.shared(), find(TOMBOLO)?);
@@ -372,7 +374,7 @@ fn turn(place: &Place, source: &Path, files: usize) -> Result<Vec<(String, f64)>
     let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
     let server = Nfs::by_command(command, address, &shared, place.folder())?;
     // The guest inherits this thread's core.
-    Placement::TwoCores.take(&[server.server.id(), disk.server.id()])?;
+    placement.take(&[server.server.id(), disk.server.id()])?;
     let network = format!("/proc/{}/ns/net", server.server.id());
     let name = fs::read_link(&network).doing_to("look at", Path::new(&network))?;
     let run = in_checkout("tests/guests/run")?;

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use tombolo_core::block_on;
-use tombolo_host_runtime::joint_wait::Receiving;
 use tombolo_shm::doorbell::Mode;
 
 use super::core::Core;
@@ -152,7 +151,6 @@ impl Call {
     /// Sleeps until the answer is received, or, if the call was queued, until it is sent.
     fn sleep(&mut self) -> Option<Outcome> {
         // If this thread has the receiver's place, another one must take it.
-        self.core.leave_place();
         let was_queued = matches!(self.stage, Stage::Queued(_));
         block_on(poll_fn(|context| match self.poll_with(context.waker()) {
             Poll::Ready(outcome) => Poll::Ready(Some(outcome)),

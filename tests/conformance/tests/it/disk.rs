@@ -55,14 +55,7 @@ fn overlay(
     let base: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(base_bytes).expect("a base"));
     let log: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(header.log_bytes()).expect("a redo log"));
     block_on(header.write_to(&cx, &*log)).expect("made");
-    let (base, log) = match slow.is_zero() {
-        true => (base, log),
-        false => {
-            (delay::disk::over(base, slow).expect("a timer"), delay::disk::over(log, slow).expect("a timer"))
-        }
-    };
-    let options = OpenOptions { read_only, ..OpenOptions::default() };
-    block_on(Overlay::open(&cx, base, &[], log, &options, None)).expect("opened")
+    block_on(Overlay::open(&cx, slow(base), &[], slow(log), &options(read_only), None)).expect("opened")
 }
 
 #[test]

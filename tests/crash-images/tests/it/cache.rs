@@ -11,10 +11,11 @@ use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::Error;
 use tombolo_core::fs::PersistentHandle;
 use tombolo_crash_images::{each_image, mark, record, recorded};
-use tombolo_layer_cache::store::{Store, StoreOptions};
+use tombolo_layer_cache::store::{OpenError, Store, StoreOptions};
 use tombolo_layer_cache::{Contract, Options};
+use tombolo_test_support::once_free;
 
-use crate::world::{Cached, Origin, await_store, grow_old, pattern};
+use crate::world::{Cached, Origin, grow_old, pattern};
 
 const BLOCK_BYTES: u32 = 4096;
 
@@ -28,7 +29,7 @@ fn cached(area: &Path, dir: &Path, capacity_bytes: u64) -> (Origin, Cached) {
         ..StoreOptions::default()
     };
     let options = Options { contract: Contract::Exclusive, ..Options::default() };
-    let cached = origin.cached_with(dir, options, store);
+    let cached = origin.cached_in(dir, options, store);
     (origin, cached)
 }
 
@@ -166,7 +167,8 @@ fn cache_survives_power_loss_without_wrong_or_leaked_data() {
         }
         cached.cache.flush();
         drop(cached);
-        let store = await_store(|| Store::open_existing(dir));
+        let is_busy = |error: &OpenError| matches!(error, OpenError::InUse { .. });
+        let store = once_free(|| Store::open_existing(dir), is_busy).expect("a store");
         let info = store.info();
         let all_bytes = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
         assert!(

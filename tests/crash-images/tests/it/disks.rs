@@ -81,7 +81,7 @@ fn cache_works_on_an_overlay() {
     let read_all = |cache_dir: &Path, capacity_bytes: u64| {
         let options = Options { contract: Contract::Exclusive, ..Options::default() };
         let store = StoreOptions { capacity_bytes, ..StoreOptions::default() };
-        let cached = origin.cached_with(cache_dir, options, store);
+        let cached = origin.cached_in(cache_dir, options, store);
         for n in 0..FILES {
             let text = format!("file-{n}");
             let there = origin.direct.get(&text).expect("read");

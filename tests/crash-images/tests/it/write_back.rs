@@ -11,7 +11,6 @@ use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::fs::{SyncScope, Write};
 use tombolo_core::{ClientId, Ctx, KeyProperties, RequestKey, Stability};
 use tombolo_crash_images::{each_image, mark, record, recorded};
-use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options};
 use tombolo_layer_write_back::{Options as WriteBackOptions, WriteBackExport};
 use tombolo_test_support::history::{Change, Loss, State, bytes, difference};
@@ -56,7 +55,7 @@ fn proxy(area: &Path, dir: &Path) -> Proxy {
     let export = LocalDir::open(&area.join("origin"), DirOptions::default()).expect("the origin");
     let origin = Origin::of(Arc::new(export));
     let options = Options { contract: Contract::Exclusive, ..Options::default() };
-    let cached = origin.cached_with(&dir.join("cache"), options, StoreOptions::default());
+    let cached = origin.cached_with(&dir.join("cache"), options);
     // Images do not include the origin, so nothing is sent to it.
     let never = Duration::from_secs(1 << 20);
     let options = WriteBackOptions { idle: never, delay_max: never, ..WriteBackOptions::default() };
