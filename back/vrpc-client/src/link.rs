@@ -159,8 +159,8 @@ impl Link {
         }
     }
 
-    /// Replaces the server's node id in the entry of a reply, perhaps of a listing, by the session's; counts a
-    /// look-up.
+    /// Replaces the server's node id in the entry of a reply, perhaps of a listing, by the session's; counts
+    /// a look-up.
     pub(crate) fn adopt(&self, listed: bool, entry: Entry, handle: Option<HandleBytes<'_>>) -> Entry {
         let handle = handle.map(PersistentHandle::from);
         Entry { node: self.objects.nodes.adopt(listed, self.number, entry.node, handle), ..entry }

@@ -11,7 +11,8 @@ const IMPLIES: u8 = 128;
 /// Generation and [`below_len`](crate::tree::Layer::below_len) of each layer of a node.
 pub(crate) type Layers = Vec<(u64, u64)>;
 
-/// Returns `true` if the origin lacks data or attributes of a named node. Changed names have rows of their own.
+/// Returns `true` if the origin lacks data or attributes of a named node. Changed names have rows of their
+/// own.
 pub(crate) fn is_dirty((node, layers): &(Node, Layers)) -> bool {
     node.attr.nlink > 0 && (node.is_dirty() || !layers.is_empty())
 }

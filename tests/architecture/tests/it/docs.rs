@@ -74,8 +74,10 @@ fn link_targets(text: &str) -> Vec<String> {
         .collect()
 }
 
+/// Returns the name of the function that a line defines, or of the test for which it calls a macro.
 fn function_name(line: &str) -> Option<String> {
-    let name = line.trim_start().split("fn ").nth(1)?;
+    let line = line.trim_start();
+    let name = line.strip_prefix("on_each!(").or_else(|| line.split("fn ").nth(1))?;
     Some(name.split(|c: char| !c.is_alphanumeric() && c != '_').next()?.to_owned())
 }
 

@@ -170,7 +170,8 @@ impl OverlaySource {
     }
 }
 
-/// Puts a new file in the place of an old one, with its owner and permissions, and a modification time if given.
+/// Puts a new file in the place of an old one, with its owner and permissions, and a modification time if
+/// given.
 fn put_in_place(new: &Path, old: &Path, modified: Option<SystemTime>) -> io::Result<()> {
     let (file, replaced) = (File::open(new)?, fs::metadata(old)?);
     // Without permission to do so, the file remains this user's.
