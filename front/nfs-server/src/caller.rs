@@ -293,8 +293,8 @@ impl CallTarget {
     }
 
     /// Returns the status of a failed call about this node or a name in it, and the node's current
-    /// attributes. If a directory itself has been removed, NOENT becomes STALE: after NOENT a client would
-    /// not look the path up again.
+    /// attributes. If the node itself has been removed, NOENT becomes STALE: after NOENT a client would not
+    /// look the path up again.
     pub async fn failed(&self, Failure(status): Failure) -> (Status, PostOpAttr) {
         match self.export.attr(&self.node).await {
             Err(Error::Stale) if status == Status::NoEnt => (Status::Stale, None),

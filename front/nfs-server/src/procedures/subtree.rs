@@ -46,9 +46,9 @@ pub(crate) async fn list(caller: &Caller<'_>, args: ListArgs<'_>, results: &mut 
                     }
                 }
                 Ok(_) => {}
-                Err(Failure(status)) => {
-                    let page = ReaddirplusReply::Failed(status, dir.post_op().await);
-                    failed(args.dir, page, results);
+                Err(failure) => {
+                    let (status, attributes) = dir.failed(failure).await;
+                    failed(args.dir, ReaddirplusReply::Failed(status, attributes), results);
                 }
             }
         }
