@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_mem::Region;
-use tombolo_shm::doorbell::{Bell, BellStream, INTERVAL_MAX, Mode, Ringer, Sleeper, WakeReason};
+use tombolo_shm::doorbell::{Bell, BellStream, INTERVAL_MAX, Mode, PollTime, Ringer, Sleeper, WakeReason};
 use tombolo_shm::link::{
     DOORBELL_OFFSET, DoorbellKind, Ends, Epoch, Extent, Features, Layout, NOTIFY_FLAG_OFFSET, Role,
 };
@@ -46,6 +46,17 @@ fn with_bell(ends: Ends, stream: UnixStream) -> Ends {
     let output = stream.try_clone().expect("a descriptor");
     let stream = Arc::new(BellStream::new(stream.into(), output.into()));
     Ends { bell: Some(Arc::new(Bell::new(stream).expect("a bell"))), ..ends }
+}
+
+#[test]
+fn sides_with_a_bell_poll_for_longer() {
+    let length = |doorbell| PollTime::of(&link(doorbell)[0]).length();
+    assert_eq!(length(DoorbellKind::Futex), Duration::from_micros(50));
+    let mut time = PollTime::of(&link(DoorbellKind::Bell)[1]);
+    assert_eq!((time.length(), time.max()), (Duration::from_micros(500), Duration::from_micros(500)));
+    (0..8).for_each(|_| time.slept(false));
+    time.slept(true);
+    assert_eq!(time.length(), Duration::from_micros(500));
 }
 
 fn producer(ends: &Ends) -> Producer {

@@ -102,7 +102,8 @@ impl Call {
     }
 
     /// Returns the answer if it arrives within a bounded time without sleeping: the time that has recently
-    /// paid, at most 50 µs ([`Mode::Adaptive`]), none ([`Mode::Event`]), or 1 ms (the other modes).
+    /// paid, at most 50 µs, or 500 with a bell ([`Mode::Adaptive`]), none ([`Mode::Event`]), or 1 ms (the other
+    /// modes).
     ///
     /// The caller may receive answers to other calls meanwhile, and wakes their tasks on this thread: it must
     /// hold no lock needed by a task that waits for a call. The answer is returned only once.
@@ -150,7 +151,6 @@ impl Call {
 
     /// Sleeps until the answer is received, or, if the call was queued, until it is sent.
     fn sleep(&mut self) -> Option<Outcome> {
-        // If this thread has the receiver's place, another one must take it.
         let was_queued = matches!(self.stage, Stage::Queued(_));
         block_on(poll_fn(|context| match self.poll_with(context.waker()) {
             Poll::Ready(outcome) => Poll::Ready(Some(outcome)),

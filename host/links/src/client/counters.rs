@@ -38,7 +38,7 @@ pub(super) struct Counters {
     /// Written by the leader.
     pub(super) intake: Intake,
     pub(super) queued_total: AtomicU64,
-    /// Written by the receiver thread, or the thread in its place.
+    /// Written by the receiver thread.
     pub(super) sleeps: Counter,
 }
 

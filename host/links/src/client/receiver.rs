@@ -13,7 +13,7 @@ use super::wakes::Wakes;
 use crate::end::{EndReason, ProtocolError};
 
 /// Interval of checks for truncated memory, for which no doorbell rings.
-pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest and longest polling interval without a doorbell.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
@@ -105,7 +105,7 @@ impl Core {
 
     /// Takes out all messages, wakes the calls registered for them, and arms the doorbell for the remaining
     /// calls.
-    pub(super) fn drain_all(&self) {
+    fn drain_all(&self) {
         let mut wakes = Wakes::default();
         while !self.outcome.is_over() {
             let mut intake = self.lead();

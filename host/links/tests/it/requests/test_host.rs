@@ -1,13 +1,14 @@
 //! A server with a test session, and a line to it.
 
 use std::collections::VecDeque;
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Request, Responder, Server, Service, Session};
 use tombolo_mem::Region;
-use tombolo_shm::doorbell::Mode;
+use tombolo_shm::doorbell::{Bell, BellStream, Mode};
 use tombolo_shm::link::{DoorbellKind, Ends, Extent, Incarnation, Layout, Role};
 use tombolo_shm::region::sealed::{Sealed, map_peer};
 
@@ -164,6 +165,19 @@ pub fn silent_ends(layout: Layout) -> (Ends, Ends) {
     let (mut client, mut server) = Ends::in_memory(layout);
     (client.doorbell, server.doorbell) = (DoorbellKind::Silent, DoorbellKind::Silent);
     (client, server)
+}
+
+/// Returns ends with a bell, as between a guest and its host.
+pub fn belled_ends(layout: Layout) -> (Ends, Ends) {
+    let (client, server) = sealed_ends(layout);
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    let with_bell = |ends, stream: UnixStream| {
+        stream.set_nonblocking(true).expect("nonblocking");
+        let output = stream.try_clone().expect("a descriptor");
+        let bell = Bell::new(Arc::new(BellStream::new(stream.into(), output.into()))).expect("a bell");
+        Ends { doorbell: DoorbellKind::Bell, bell: Some(Arc::new(bell)), ..ends }
+    };
+    (with_bell(client, ours), with_bell(server, theirs))
 }
 
 /// A server with one line to it.
