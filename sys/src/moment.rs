@@ -1,4 +1,4 @@
-//! Cheap measurement of short times, where a result that is far too long or too short does no harm.
+//! Cheap measurement of short times, where a single result that is far too long or too short does no harm.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -21,9 +21,10 @@ impl Moment {
     #[inline]
     #[must_use]
     pub fn now() -> Moment {
-        match cycles::now() {
-            Some(ticks) if tick().is_some() => Moment(Reading::Ticks(ticks)),
-            _ => Moment(Reading::Clock(Instant::now())),
+        // The first call calibrates the counter, which must not count as time that has passed since.
+        match tick().and_then(|_| cycles::now()) {
+            Some(ticks) => Moment(Reading::Ticks(ticks)),
+            None => Moment(Reading::Clock(Instant::now())),
         }
     }
 
@@ -68,7 +69,10 @@ fn duration(ticks: u64) -> Duration {
 #[inline]
 fn tick() -> Option<u64> {
     static CALIBRATED: OnceLock<Option<u64>> = OnceLock::new();
-    *CALIBRATED.get_or_init(|| (0..3).find_map(|_| calibrated()))
+    *CALIBRATED.get_or_init(|| {
+        cycles::now()?;
+        (0..3).find_map(|_| calibrated())
+    })
 }
 
 /// Measures the duration of a tick, in a fifth of a millisecond. Returns `None` if the duration is not

@@ -1,9 +1,9 @@
 //! Counts and times of all operations.
 //!
-//! Counts, errors and bytes are exact. Times are read from the processor's counter, right within a few
-//! percent, and sampled: in a virtual machine two readings may cost 100 ns, against 300 for a look-up from
-//! memory. Each thread's shard times the first [`TIMED_FIRST`] calls of an operation, and then every
-//! [`TIMED_EVERY`]th, which represents that many.
+//! Counts, errors and bytes are exact. Times are those of [`Moment`], right within a few percent, and
+//! sampled: in a virtual machine two readings may cost 100 ns, against 300 for a look-up from memory. Each
+//! thread's shard times the first [`TIMED_FIRST`] calls of an operation, and then every [`TIMED_EVERY`]th,
+//! which represents that many.
 
 pub mod disk;
 mod snapshot;
