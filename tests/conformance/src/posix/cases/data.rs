@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use super::cases;
 use crate::pattern;
@@ -14,6 +14,7 @@ cases! { "data":
     offsets_beyond_four_gibibytes_work,
     a_second_descriptor_sees_every_write,
     sync_succeeds,
+    synchronous_writes_succeed,
     a_small_change_of_a_big_file_changes_nothing_else,
 }
 
@@ -68,6 +69,17 @@ fn sync_succeeds(w: &World) -> Verdict {
     file.sync_all().expect("fsync");
     rustix::fs::syncfs(&file).expect("syncfs");
     fs::File::open(&w.dir).expect("open").sync_all().expect("fsync of a directory");
+    Ok(())
+}
+
+fn synchronous_writes_succeed(w: &World) -> Verdict {
+    let path = w.file_with("file", b"");
+    for flags in [rustix::fs::OFlags::SYNC, rustix::fs::OFlags::DSYNC] {
+        let file =
+            OpenOptions::new().write(true).custom_flags(flags.bits() as i32).open(&path).expect("open");
+        file.write_all_at(b"stable", 0).expect("write");
+    }
+    assert_eq!(fs::read(&path).expect("read"), b"stable");
     Ok(())
 }
 
