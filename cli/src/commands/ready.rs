@@ -11,8 +11,8 @@ use crate::failure::{Failure, OrCannot, Outcome};
 /// Message of a ready process.
 const READY: &str = "ready\n";
 
-/// Waits until a started process is ready, or has failed, with the reason printed.
-pub fn await_ready(process: io::Result<Child>, doing: &str) -> Outcome {
+/// Waits until a started process, such as `its supervisor`, is ready, or has failed, with the reason printed.
+pub fn await_ready(process: io::Result<Child>, name: &str, doing: &str) -> Outcome {
     let mut process = process.or_cannot(doing)?;
     if is_ready(&mut process).or_cannot(doing)? {
         return Ok(());
@@ -20,7 +20,7 @@ pub fn await_ready(process: io::Result<Child>, doing: &str) -> Outcome {
     let status = process.wait().or_cannot(doing)?;
     match status.code() {
         Some(_) => Err(Failure::silent()),
-        None => Err(Failure::cannot(doing, format!("the process died ({status})"))),
+        None => Err(Failure::cannot(doing, format!("{name} died ({status})"))),
     }
 }
 

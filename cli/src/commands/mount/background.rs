@@ -35,7 +35,7 @@ pub enum Role<'a> {
 /// unreachable, or the mount has failed, with the reason printed.
 pub fn start(mount: &Mount, options: &[String], log: LogArgs) -> Outcome {
     let supervisor = spawn(mount, options, log, Role::Supervisor);
-    await_ready(supervisor, &format!("mount {}", mount.source))
+    await_ready(supervisor, "the process", &format!("mount {}", mount.source))
 }
 
 pub fn spawn(mount: &Mount, options: &[String], log: LogArgs, role: Role<'_>) -> io::Result<Child> {

@@ -46,7 +46,7 @@ pub fn start(home: &Home, incoming: bool) -> Outcome {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("tombolo").args(["vm", "run", &home.name]).args(incoming.then_some("--incoming"));
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    await_ready(spawned, &format!("start VM {}", home.name))
+    await_ready(spawned, "its supervisor", &format!("start VM {}", home.name))
 }
 
 pub fn log_of(home: &Home) -> PathBuf {
