@@ -281,14 +281,17 @@ impl FileSystem for LocalSession {
 
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
         let open = or_answer!(self.0.files.find(file));
-        let writes = open.flags.contains(OpenFlags::WRITE) && !open.medium.local;
-        if open.medium.local || !(writes || self.0.records.knows(open.node, owner)) {
+        if open.medium.local {
             self.0.flushed(&open, owner);
+            return Answer::ok(());
+        }
+        let syncs = open.flags.contains(OpenFlags::WRITE);
+        if !syncs && !self.0.records.knows(open.node, owner) {
             return Answer::ok(());
         }
         self.in_pool(cx, move |session, _| {
             session.flushed(&open, owner);
-            if writes { Ok(sync::data(open.fd())?) } else { Ok(()) }
+            if syncs { Ok(sync::data(open.fd())?) } else { Ok(()) }
         })
     }
 

@@ -180,6 +180,7 @@ impl Nodes {
                 Some(has_handle)
             });
             let Some(has_handle) = has_handle.flatten() else { continue };
+            // The node may have been introduced by a reply without handles.
             index.adopted(link, server_id, node, handle.filter(|_| !has_handle));
             return node;
         }
@@ -361,7 +362,6 @@ impl Index {
         if self.link == link {
             self.by_server_id.insert(server_id.0, node);
         }
-        // The node may have been introduced by a reply without handles.
         if let Some(handle) = handle {
             self.by_handle.entry(handle).or_insert(node);
         }

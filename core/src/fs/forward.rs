@@ -19,8 +19,9 @@ pub fn within<G: ?Sized, T>(group: Option<&G>, call: impl FnOnce(&G) -> Answer<T
 /// converted by `keep` and `lend`, methods that the layer defines for the arguments' types. `at self.call`
 /// calls `self.call(node, |fs, node| fs.getattr(cx, node, ...))`, for a layer that translates the first
 /// argument, a node or a file. `named self.call` calls `self.call(cx, (parent, name), |fs| fs.mkdir(cx,
-/// parent, name, ...))`, for methods that begin with the name of an entry. `now self.call` answers at once,
-/// with the result of the method of the same name of `self.call()`.
+/// parent, name, ...))`, for methods that begin with the name of an entry. `about self.call` does as `later`,
+/// and calls `self.call(cx, node, move |fs, cx| ...)` with the node of the first argument. `now self.call`
+/// answers at once, with the result of the method of the same name of `self.call()`.
 ///
 /// A group's method is forwarded to the same group of the file system, if it has one. `forward!(to
 /// self.inner; xattrs)` returns the group of `inner` itself, `forward!(offer self.inner; xattrs)` that of the

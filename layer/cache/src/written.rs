@@ -58,7 +58,7 @@ impl State {
         self.settle_written();
         match &self.written {
             Written::Nothing => false,
-            Written::Parts(parts) => parts.overlap(range),
+            Written::Parts(parts) => parts.overlaps(range),
             Written::All => self.writers > 0,
         }
     }
@@ -167,7 +167,8 @@ impl State {
         self.recency = None;
         let Written::Parts(parts) = &mut self.written else { return false };
         parts.add(range.clone());
-        range.is_empty() || parts.overlap(&range)
+        // A range apart from the others is ignored if there are too many: then none of it is present.
+        range.is_empty() || parts.overlaps(&range)
     }
 }
 

@@ -44,7 +44,7 @@ impl Session {
         }
     }
 
-    /// Returns the answer to refused changes of names and attributes: `NotPermitted`.
+    /// Refuses a change of names: `NotPermitted`.
     fn refused<T>(&self, _: &Ctx, _call: impl FnOnce(&Self, &Ctx) -> Answer<T>) -> Answer<T> {
         Answer::err(Error::NotPermitted)
     }

@@ -9,7 +9,7 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 
-use super::call::Unanswered;
+use super::call::WithoutResult;
 use super::intent::{ExpectedEffect, ValueMark, XattrChange};
 use super::key::EntryKey;
 use super::session::Session;
@@ -26,7 +26,7 @@ impl Session {
     ) -> Answer<()> {
         match EntryKey::of(cx, op) {
             None => run(&*self.inner, cx),
-            Some(key) => self.perform_once(cx, key, Unanswered { effect: None, is_cancellable, run }),
+            Some(key) => self.perform_once(cx, key, WithoutResult { effect: None, is_cancellable, run }),
         }
     }
 
@@ -62,7 +62,7 @@ impl Xattrs for Session {
                 let name = name.as_name();
                 within(fs.xattrs(), |xattrs| xattrs.set(cx, node, name, &value, how, kill_set_gid))
             };
-            Unanswered { effect, is_cancellable: false, run }
+            WithoutResult { effect, is_cancellable: false, run }
         })
     }
 
@@ -74,7 +74,7 @@ impl Xattrs for Session {
             let run = move |fs: &dyn FileSystem, cx: &Ctx| {
                 within(fs.xattrs(), |xattrs| xattrs.remove(cx, node, name.as_name()))
             };
-            Unanswered { effect, is_cancellable: false, run }
+            WithoutResult { effect, is_cancellable: false, run }
         })
     }
 }

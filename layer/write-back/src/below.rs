@@ -3,7 +3,7 @@
 use tombolo_core::fs::{Cookie, DirBudget, DirPage, File, FileSystem, NodeId, OpenFlags};
 use tombolo_core::{Ctx, Result};
 
-/// Capacity of a page, of which only the names matter.
+/// Capacity of a page, which is read without attributes.
 const PAGE: DirBudget = DirBudget { size_bytes: 32 << 10, entry_bytes: 24, align: 8, plus: false };
 
 /// Lists a directory to its end, or until `goes_on` returns `false` for a page.

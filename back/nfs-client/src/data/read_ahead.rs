@@ -188,8 +188,7 @@ impl Reader {
         id
     }
 
-    /// Records the result of a READ, `None` if it failed. A piece without bytes is
-    /// discarded.
+    /// Records the result of a READ, `None` if it failed. A piece without bytes is discarded.
     pub(super) fn fetched(&mut self, id: AheadId, result: Option<ReadDone>) {
         let Some(index) = self.pieces.iter().position(|piece| piece.id == id) else { return };
         match result {

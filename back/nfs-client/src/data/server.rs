@@ -52,7 +52,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     fn interruption(&self, caller: &Caller) -> impl Future<Output = ()> + Send + 'static;
 
     /// Calls READ (RFC 1813 §3.3.6) into a sink of at most `read_max` bytes. Returns at most the sink's
-    /// length, and 0 only at the end.
+    /// length; the caller checks that 0 is returned only at the end.
     fn read(
         self: Arc<Self>,
         caller: Caller,

@@ -33,7 +33,7 @@ fn remedy(error: &Error, tree: &Tree) -> Option<&'static str> {
 /// Failures for some of the names that a command was given, which it reports and goes on.
 #[derive(Default)]
 pub struct Failures {
-    are_any: bool,
+    has_any: bool,
 }
 
 impl Failures {
@@ -41,13 +41,13 @@ impl Failures {
     pub fn told<T>(&mut self, result: Result<T, Failure>) -> Option<T> {
         let report = |failure: &Failure| {
             failure.print();
-            self.are_any = true;
+            self.has_any = true;
         };
         result.inspect_err(report).ok()
     }
 
     /// Returns the outcome of the command, whose failures are reported.
     pub fn outcome(&self) -> Outcome {
-        if self.are_any { Err(Failure::silent()) } else { Ok(()) }
+        if self.has_any { Err(Failure::silent()) } else { Ok(()) }
     }
 }

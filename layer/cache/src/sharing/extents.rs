@@ -44,7 +44,7 @@ impl Extents {
     }
 
     /// Returns `true` if any byte of a range is present.
-    pub(crate) fn overlap(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn overlaps(&self, range: &Range<u64>) -> bool {
         let next = self.0.get(self.0.partition_point(|extent| extent.end <= range.start));
         next.is_some_and(|extent| extent.start < range.end)
     }
@@ -77,7 +77,7 @@ mod tests {
                 let (range, is_removed) = (start as u64..end as u64, random.u8(..3) == 0);
                 let new = (end - start) as u64 - there;
                 assert!(
-                    range.is_empty() || extents.overlap(&range) == (there > 0),
+                    range.is_empty() || extents.overlaps(&range) == (there > 0),
                     "{range:?} of {extents:?}"
                 );
                 if is_removed {

@@ -93,14 +93,14 @@ impl Call for Append {
 }
 
 /// An operation without a result.
-pub(crate) struct Unanswered<F> {
+pub(crate) struct WithoutResult<F> {
     pub effect: Option<ExpectedEffect>,
     /// `true` for a wait, which its caller may cancel.
     pub is_cancellable: bool,
     pub run: F,
 }
 
-impl<F: FnOnce(&dyn FileSystem, &Ctx) -> Answer<()> + Send + 'static> Call for Unanswered<F> {
+impl<F: FnOnce(&dyn FileSystem, &Ctx) -> Answer<()> + Send + 'static> Call for WithoutResult<F> {
     type Reply = ();
 
     fn expected_effect(&self) -> Option<ExpectedEffect> {

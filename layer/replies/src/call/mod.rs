@@ -16,7 +16,7 @@ use super::inner::InnerSession;
 use super::intent::ExpectedEffect;
 use super::outcome::Outcome;
 
-pub(super) use changing::{Append, Setattr, Unanswered, Write};
+pub(super) use changing::{Append, Setattr, WithoutResult, Write};
 pub(super) use making::{Create, CreateUnnamed};
 pub(super) use naming::{Named, NamedReply, Rename, makes, removes};
 

@@ -102,7 +102,7 @@ pub(super) struct Found {
     pub links_differ: HashSet<NodeId>,
     /// Attributes at the origin after the last change; `None` if to be fetched.
     pub versions: HashMap<NodeId, Option<Attr>>,
-    /// Requested attributes that the origin has refused.
+    /// Requested attributes that the origin has refused, of the nodes sent; mostly none of them.
     pub refused: HashMap<NodeId, Set>,
     /// First refusal of requested attributes.
     pub refusal: Option<String>,
