@@ -67,8 +67,8 @@ impl Session {
             match self.reading(open.node, open.fd(), || cursor.read(open.fd())) {
                 Ok(true) => {}
                 Ok(false) => break,
-                // The page is returned, because only then can the session's client forget its counted
-                // look-ups. The next page gets the error.
+                // The partial page is returned, because the client can forget only look-ups that it receives.
+                // If the directory still cannot be read, the next page gets the error.
                 Err(_) if !page.is_empty() => return Ok(()),
                 Err(error) => return Err(error),
             }

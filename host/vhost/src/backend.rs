@@ -224,7 +224,8 @@ impl Connection {
         self.features & FEATURE_LOG_ALL != 0
     }
 
-    /// Applies a change of logging to all queues (`dirty_log` has the ordering), and runs those that can.
+    /// Pauses all queues, gives each its current dirty log or none, and resumes those that are ready. The
+    /// module `dirty_log` explains the order.
     fn apply_log(&mut self) -> Result<()> {
         if let Some(log) = self.log.as_ref().filter(|_| self.is_logging()) {
             log.check(self.memory.end()).map_err(invalid)?;

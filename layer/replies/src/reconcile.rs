@@ -29,7 +29,7 @@ const CLOCK_BEHIND_SECS: i64 = 2;
 struct Verdict {
     /// `None` if the operation did not happen.
     happened: Option<Happened>,
-    /// `true` if nothing else could explain the present state.
+    /// `true` if the reply is right whichever history explains the present state.
     is_certain: bool,
 }
 
@@ -85,11 +85,11 @@ impl<'a> Reconciler<'a> {
             if valid.get(&intent.key).is_some_and(|valid| valid.sequence >= intent.sequence) {
                 continue;
             }
-            let overlaps = |claim: u64| {
+            let is_taken = |claim: u64| {
                 claimed.contains(&claim)
                     || recorded.iter().any(|&(other, ended)| other == claim && ended > intent.sequence)
             };
-            if let Some(outcome) = self.reconcile_intent(&intent, overlaps) {
+            if let Some(outcome) = self.reconcile_intent(&intent, is_taken) {
                 claimed.insert(outcome.claim);
                 valid.insert(outcome.key, outcome);
             }
@@ -99,9 +99,13 @@ impl<'a> Reconciler<'a> {
         valid
     }
 
-    /// Returns the outcome of an intent that happened. `taken` returns `true` if another request already has
-    /// the same claim.
-    fn reconcile_intent(&self, found: &StoredIntent, taken: impl Fn(u64) -> bool) -> Option<StoredOutcome> {
+    /// Returns the outcome of an intent that happened. `is_taken` returns `true` if another request already
+    /// has the same claim: of overlapping requests only one can have had that effect.
+    fn reconcile_intent(
+        &self,
+        found: &StoredIntent,
+        is_taken: impl Fn(u64) -> bool,
+    ) -> Option<StoredOutcome> {
         let verdict = self.judge(found).unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot examine an operation in progress at the crash");
             Verdict::no(false)
@@ -109,7 +113,7 @@ impl<'a> Reconciler<'a> {
         let claim = |happened: &Happened| found.effect.claim().with(happened.node).number();
         let (happened, is_certain) = match verdict.happened {
             // Two requests had the same effect concurrently, and only one of them succeeded.
-            Some(happened) if claim(&happened) != 0 && taken(claim(&happened)) => (None, false),
+            Some(happened) if claim(&happened) != 0 && is_taken(claim(&happened)) => (None, false),
             happened => (happened, verdict.is_certain),
         };
         let counters = self.counters;
@@ -153,7 +157,7 @@ impl<'a> Reconciler<'a> {
 
     fn judge_making(&self, at: &NamedEntry, file_type: FileType, time: Timestamp) -> Result<Verdict> {
         let present = match self.present_entry(at)? {
-            // This state is indistinguishable from a creation followed by another client's removal.
+            // Another client may have removed the created node: to create it again is right in either case.
             PresentEntry::NoParent | PresentEntry::Nothing => return Ok(Verdict::no(true)),
             PresentEntry::Node(present) => present,
         };

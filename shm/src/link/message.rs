@@ -29,9 +29,9 @@ const MAGIC: [u8; 8] = *b"TMBLLINK";
 /// A message of either side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// The client's first message, with its memory.
+    /// The client's first message. At a socket, the descriptor of the client's memory accompanies it.
     Hello(Hello),
-    /// The server's acceptance, with its memory.
+    /// The server's acceptance. At a socket, the descriptor of the server's memory accompanies it.
     Welcome(Welcome),
     /// The server's refusal of a link.
     Refused(Refused),

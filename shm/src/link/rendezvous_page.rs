@@ -51,7 +51,8 @@ pub(super) enum Phase {
     Ready = 3,
     /// The server has refused.
     Refused = 4,
-    /// The side has ended the attempt or the link; if a link, its message contains the reason.
+    /// The side has ended the attempt or the link. If it said goodbye, its last message is the goodbye, with
+    /// the reason.
     Ended = 5,
 }
 

@@ -36,8 +36,9 @@ macro_rules! opcodes {
                 match self { $(Opcode::$name => $fixed),+ }
             }
 
-            /// Returns the maximum length of names, values and extensions behind the fixed arguments.
-            /// Excludes a WRITE's data, which are not copied.
+            /// Returns the maximum length of variable-length arguments behind the fixed ones, such as names,
+            /// values, extensions and forgets. Excludes the data of WRITE and NOTIFY_REPLY, which are not
+            /// copied.
             const fn tail_bytes_max(self) -> usize {
                 match self { $(Opcode::$name => $tail),+ }
             }

@@ -188,7 +188,7 @@ impl<'a> Decode<'a> for &'a [u8] {
     }
 }
 
-/// Optional data (§4.19), and any union of a boolean with one arm.
+/// Optional data (RFC 4506 §4.19), and any union on a boolean whose FALSE arm is void.
 impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
     #[inline]
     fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {

@@ -161,7 +161,7 @@ impl Encode for &[u8] {
     }
 }
 
-/// Optional data (§4.19), and any union of a boolean with one arm.
+/// Optional data (RFC 4506 §4.19), and any union on a boolean whose FALSE arm is void.
 impl<T: Encode> Encode for Option<T> {
     #[inline]
     fn encode(&self, xdr: &mut Encoder<'_>) {

@@ -156,7 +156,8 @@ impl<S: Server> Writing<S> {
         None
     }
 
-    /// Continues when the limits allow, and waits for the server if a stability was requested.
+    /// Queues the remainder of the write as the limits allow. For a stable write, then waits until the server
+    /// has replied.
     async fn finish(mut self, mut stuck: Option<Stuck>) -> Result<Written> {
         while let Some(what) = stuck {
             let interruption = self.server.interruption(&self.caller);

@@ -45,7 +45,7 @@ enum Action {
     ///
     /// The proxy must not be running.
     Verify(OfDir),
-    /// Evict data not used recently until at most SIZE is left.
+    /// Evict data, those not used recently first, until at most SIZE is left.
     ///
     /// The proxy must not be running.
     Trim {

@@ -75,9 +75,9 @@ Mount options:
   ro                    refuse changes
   allow_other           admit users other than the mounting one
   coherence=POLICY      kernel cache policy: strict (no caching), auto (close-to-open, 1 s; the
-                        default), always (a day), push (everything until it changes: for
-                        directories, as root, and for shared-memory servers with --host-watch,
-                        where it is the default without noperm)
+                        default), always (a day), push (everything until it changes). push is for
+                        directories, mounted by root, and for shared-memory servers that have
+                        --host-watch, where it is the default unless noperm is given
   locks=shared|local    scope of file locks: all users of the directory or export (the default
                         where the server has locks, so not over NFS), or this mount only, with
                         locks managed by the kernel at a hundredth of the cost

@@ -15,7 +15,7 @@ use crate::commands::files::shown::{size, time};
 use crate::commands::files::{print, stop};
 use crate::failure::{Failure, OrCannot, Outcome};
 
-/// Create a checkpoint of a VM that runs, and continues to, or is suspended.
+/// Create a checkpoint of a running VM, which continues, or of a suspended one.
 ///
 /// A checkpoint is a consistent copy of device state, memory and disk, for tombolo vm restore. A running
 /// guest loses its network card meanwhile, as in a suspension, and the time for which it was paused is

@@ -1,4 +1,5 @@
-//! Allocation of records, and the order in which the area is updated.
+//! Allocation of the area's records. A look-up is counted in the area before the guest receives the reply,
+//! and a record is freed after the guest has forgotten it: a killed server leaves a record too many at most.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -47,9 +48,10 @@ struct DormantRecords {
 impl DormantRecords {
     fn of(area: &Area) -> Self {
         let mut dormant = Self::default();
-        let (forgotten, earlier_openings): (Vec<u32>, Vec<u32>) =
+        let (forgotten, in_use): (Vec<u32>, Vec<u32>) =
             (0..area.used(Records::Nodes)).partition(|index| area.is_free(Records::Nodes, *index));
-        forgotten.into_iter().chain(earlier_openings).for_each(|index| dormant.add(area, index));
+        // Of two records of one handle, that in use is added last, and replaces the other.
+        forgotten.into_iter().chain(in_use).for_each(|index| dormant.add(area, index));
         dormant
     }
 

@@ -102,8 +102,8 @@ impl Call {
     }
 
     /// Returns the answer if it arrives within a bounded time without sleeping: the time that has recently
-    /// paid, at most 50 µs, or 500 with a bell ([`Mode::Adaptive`]), none ([`Mode::Event`]), or 1 ms (the other
-    /// modes).
+    /// paid, at most 50 µs, or 500 with a bell ([`Mode::Adaptive`]), none ([`Mode::Event`]), or 1 ms (the
+    /// other modes).
     ///
     /// The caller may receive answers to other calls meanwhile, and wakes their tasks on this thread: it must
     /// hold no lock needed by a task that waits for a call. The answer is returned only once.

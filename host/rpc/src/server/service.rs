@@ -1,6 +1,5 @@
 //! The service interface, and the memory of a call and its reply.
 
-use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -87,9 +86,6 @@ pub struct Peer {
     pub transport: Transport,
     /// Certificate presented by the peer, set once the connection has TLS.
     pub certificate: OnceLock<Box<PeerCertificate>>,
-    /// State attached to this peer by the service. Dropped some time after a connection has ended; that of a
-    /// sender of datagrams may be dropped at any time.
-    pub memo: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 /// Origin of calls: the client's address or link.
@@ -129,7 +125,7 @@ impl Peer {
     }
 
     fn at(origin: Origin, transport: Transport) -> Arc<Self> {
-        Arc::new(Self { origin, transport, certificate: OnceLock::new(), memo: OnceLock::new() })
+        Arc::new(Self { origin, transport, certificate: OnceLock::new() })
     }
 }
 

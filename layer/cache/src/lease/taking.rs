@@ -78,7 +78,8 @@ impl Taking<'_> {
         Ok(Taken { handle: made.handle.clone(), is_from_another: !is_own })
     }
 
-    /// Updates the file left by an earlier process if the origin, being full, cannot create another.
+    /// Renews the lease file of an earlier process of this cache if no other can be created, for example
+    /// because the origin is full.
     async fn renew(&self, found: &Found<'_>, text: &str, source: Error) -> Result<Taken, LeaseError> {
         if self.root.touch(found).await.is_err() {
             return Err(LeaseError::Unwritable { source, is_free: true });

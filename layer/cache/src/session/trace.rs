@@ -66,7 +66,8 @@ struct Traced {
 }
 
 impl View {
-    /// Prefetches the trace of an image in the background.
+    /// Prefetches the trace of an image in the background, once, or with `again` at each call; then loads
+    /// digests, with which later reads copy equal blocks.
     pub(super) fn begin_trace(
         &self,
         dir: &Arc<Object>,
@@ -83,7 +84,7 @@ impl View {
             let attr = sidecar.state().attr;
             let opened = view.bring_trace(&dir, &attr, &image).await;
             for file in opened.iter().filter_map(|index| image.sidecar.files.get(*index as usize)) {
-                let _ = left_out(view.learn_digests(&sidecar, &file.name, &image).await);
+                let _ = or_skipped(view.learn_digests(&sidecar, &file.name, &image).await);
             }
             image.end_trace();
         }));
@@ -95,15 +96,15 @@ impl View {
         let (mut opened, mut coming) = (HashMap::new(), Coming::default());
         for batch in batches(&image.sidecar, cache.store.capacity_bytes() / TRACE_PART) {
             if let Entry::Vacant(place) = opened.entry(batch.file) {
-                place.insert(left_out(self.traced_file(dir, sidecar, image, batch.file).await));
+                place.insert(or_skipped(self.traced_file(dir, sidecar, image, batch.file).await));
             }
             let Some(Some(traced)) = opened.get_mut(&batch.file) else { continue };
-            let Some(begun) = left_out(self.begin_batch(traced, &batch).await) else {
+            let Some(begun) = or_skipped(self.begin_batch(traced, &batch).await) else {
                 opened.insert(batch.file, None);
                 continue;
             };
             coming.add(begun);
-            // A reader will see the error itself.
+            // The origin fails to answer. A reader will see the error itself.
             if !coming.until_at_most(cache.line.trickle_bytes()).await {
                 return found(opened);
             }
@@ -152,8 +153,9 @@ fn found(opened: HashMap<u32, Option<Traced>>) -> Vec<u32> {
     opened.into_iter().filter_map(|(index, traced)| traced.map(|_| index)).collect()
 }
 
-fn left_out<T>(one: Result<T>) -> Option<T> {
-    one.inspect_err(|error| tracing::debug!(%error, "cannot find a file of the trace")).ok()
+/// Logs a failure: that part of the trace is skipped.
+fn or_skipped<T>(part: Result<T>) -> Option<T> {
+    part.inspect_err(|error| tracing::debug!(%error, "part of the trace is skipped")).ok()
 }
 
 #[cfg(test)]

@@ -175,7 +175,7 @@ pub const INTENT_BYTES: usize = 1024;
 /// Length of an outcome's slot.
 pub const OUTCOME_BYTES: usize = size_of::<Outcome>();
 
-/// Start of the part of a slot that its checksum covers.
+/// Start of the part of a slot that its checksum covers, behind state, operation and checksum.
 pub const CHECKED_FROM: usize = 8;
 
 /// Start of the part of the header that its checksum covers.

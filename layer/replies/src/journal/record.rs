@@ -26,10 +26,13 @@ pub struct StoredIntent {
 pub struct StoredOutcome {
     pub key: EntryKey,
     pub outcome: Outcome,
+    /// Position in the order of all operations at which this one began.
     pub sequence: u64,
     pub time: Timestamp,
-    /// Digest of the operation's [`RecordedEffect::claim`]; 0 for none.
+    /// Digest of the operation's [`RecordedEffect::claim`], an effect that only one of several overlapping
+    /// requests can have; 0 for none.
     pub claim: u64,
+    /// Position in the same order at which the operation ended.
     pub ended: u64,
 }
 
@@ -175,6 +178,7 @@ pub fn outcome_bytes(stored: &StoredOutcome) -> Option<[u8; layout::OUTCOME_BYTE
             slot.detail = stability_number(*stability)?.into();
             slot.count = (*count).into();
         }
+        // The next process finds a node by its handle only.
         Outcome::Node(NodeMark::Inode(_)) => return None,
     }
     slot.checksum = crc32c::crc32c(slot.as_bytes().get(CHECKED_FROM..)?).into();
@@ -273,8 +277,8 @@ fn file_type(number: u32) -> Option<FileType> {
     numbered_file_type(u16::try_from(number).ok()?)
 }
 
-/// The kinds of keys: number, properties of the key, and length of the client id. The remaining bytes contain
-/// the key.
+/// The kinds of keys, of calls of NFS clients and of requests over links: number, properties of the key, and
+/// length of the client id. The remaining bytes contain the key.
 const KINDS: [(u32, KeyProperties, usize); 2] =
     [(1, KeyProperties::empty(), 16), (2, KeyProperties::FENCED.union(KeyProperties::FEW_UNDER_WAY), 24)];
 
@@ -302,6 +306,7 @@ fn read_key(bytes: &layout::Key, op: Op) -> Option<EntryKey> {
     client.0.get_mut(..of_client.len())?.copy_from_slice(of_client);
     key.get_mut(..of_key.len())?.copy_from_slice(of_key);
     let request = RequestKey { client, key: u128::from_le_bytes(key), properties };
+    // No session outlives its process.
     Some(EntryKey { request, session: None, op, uid: bytes.uid.get(), gid: bytes.gid.get() })
 }
 

@@ -195,7 +195,8 @@ impl Drop for Sender {
 
 fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
     let mut pause = RETRY.0;
-    // Operations of an earlier run may have been under way: the first attempt looks up all names.
+    // An earlier run may have ended in the middle of operations at the origin, so the first attempt looks
+    // up all names that differ.
     let mut looks = true;
     while let Some((since, is_asked)) = next(shared) {
         let begun = Instant::now();

@@ -51,6 +51,7 @@ impl PersistentHandles for WriteBackFileSystem {
 }
 
 impl View {
+    /// Returns a node by its number alone.
     async fn again(self, id: NodeId) -> Result<Entry> {
         let is_known = id.0 & MADE_HERE != 0 || self.shared().tree().nodes.contains_key(&id);
         if is_known {
@@ -77,8 +78,10 @@ impl View {
         let fs = &self.shared().below;
         let finding = find(fs.persistent_handles().ok_or(Error::Stale)?);
         let entry = finding.resolve().await?;
+        // This layer holds no look-ups: the cache finds a node by its number without one.
         fs.forget(&self.below_cx(), &[(entry.node, 1)]);
-        // A locally created node has only its local number.
+        // `id` is the number that the cache gave a locally created node when that was sent. Clients know the
+        // node by its local number only.
         if self.shared().tree().own(id) != id {
             return Err(Error::Stale);
         }
