@@ -19,7 +19,7 @@ cases! { "create":
     the_mode_does_not_bind_its_own_creator,
     an_unnamed_file_can_be_given_a_name,
     an_exclusive_unnamed_file_cannot,
-    only_directories_are_opened_as_such_and_never_for_writing,
+    only_directories_are_opened_as_directories_never_to_write,
     open_truncates_when_asked,
     attributes_come_with_an_open_when_wanted,
     create_over_a_directory_is_refused,
@@ -125,7 +125,7 @@ fn an_exclusive_unnamed_file_cannot(w: &World) -> Verdict {
     Ok(())
 }
 
-fn only_directories_are_opened_as_such_and_never_for_writing(w: &World) -> Verdict {
+fn only_directories_are_opened_as_directories_never_to_write(w: &World) -> Verdict {
     let dir = w.dir("dir");
     refused!(w.open(dir, OpenFlags::WRITE), Error::IsDirectory);
     refused!(w.open(dir, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::DIRECTORY), Error::IsDirectory);

@@ -78,7 +78,7 @@ on_each!(noise_does_no_harm, |fixture| {
         let mut stream = fixture.server.stream();
         // With a valid record mark, or without one.
         let sent = if len.is_multiple_of(2) { stream.send(&noise) } else { stream.send_bytes(&noise) };
-        // It is answered or cut off, and does not stay.
+        // Answered or cut off: the connection does not stay.
         match sent.and_then(|()| stream.finish()).and_then(|()| stream.receive()) {
             Ok(_) => {}
             Err(error) => assert!(closes(error.kind()), "{error}: {noise:02x?}"),
