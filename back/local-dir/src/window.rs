@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{Attr, FileSystem, NodeId, Version, Versions};
 use tombolo_core::{Answer, Ctx};
+use tombolo_mem::Region;
 use tombolo_shm::window::Window;
 
 use crate::changes::Victim;
@@ -34,6 +35,14 @@ impl Versions for LocalSession {
 
     fn window(&self) -> Option<Arc<OwnedFd>> {
         self.0.export.window().map(Window::memory)
+    }
+
+    fn mirror(&self, memory: &Region, offset: usize) -> Option<Box<dyn Send + Sync>> {
+        let mirror = self.0.export.window()?.mirror(memory, offset);
+        mirror
+            .inspect_err(|error| tracing::warn!(%error, "no change counters for a guest: it revalidates"))
+            .ok()
+            .map(|mirror| Box::new(mirror) as _)
     }
 }
 
@@ -75,7 +84,7 @@ impl Session {
             let slots = files.map(|file| self.slot(window, file));
             for slot in slots {
                 if let WindowSlot::One(slot) = slot {
-                    window.counts().begun(slot);
+                    window.begun(slot);
                 }
             }
             (window, slots)
@@ -116,7 +125,7 @@ impl<const N: usize> Changing<'_, N> {
         let Some((window, slots)) = self.begun.take() else { return };
         for slot in slots {
             if let WindowSlot::One(slot) = slot {
-                window.counts().unchanged(slot);
+                window.unchanged(slot);
             }
         }
     }
@@ -130,8 +139,8 @@ impl<const N: usize> Drop for Changing<'_, N> {
                 for slot in slots {
                     match slot {
                         WindowSlot::None => {}
-                        WindowSlot::One(slot) => window.counts().ended(slot),
-                        WindowSlot::Any => window.counts().everything(),
+                        WindowSlot::One(slot) => window.ended(slot),
+                        WindowSlot::Any => window.everything(),
                     }
                 }
             }
@@ -151,8 +160,8 @@ impl<const N: usize> Changing<'_, N> {
         for file in self.files {
             match self.session.slot(window, file) {
                 WindowSlot::None => {}
-                WindowSlot::One(slot) => window.counts().changed(slot),
-                WindowSlot::Any => window.counts().everything(),
+                WindowSlot::One(slot) => window.changed(slot),
+                WindowSlot::Any => window.everything(),
             }
         }
     }
@@ -175,14 +184,14 @@ impl ExportState {
     /// Counts a change to the file with this key whose begin was not counted, such as by another process.
     pub(crate) fn changed_uncounted(&self, key: &Key) {
         if let Some(Some(window)) = self.window.get() {
-            window.counts().changed(slot_of(window, key));
+            window.changed(slot_of(window, key));
         }
     }
 
     /// Counts a change of possibly everything.
     pub(crate) fn changed_everything(&self) {
         if let Some(Some(window)) = self.window.get() {
-            window.counts().everything();
+            window.everything();
         }
     }
 }

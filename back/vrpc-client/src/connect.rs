@@ -1,4 +1,4 @@
-//! Connecting an export to its server, and links set up over a Unix socket.
+//! Connecting an export to its server: over a Unix socket, or over memory shared with another kernel.
 
 use std::any::Any;
 use std::io;
@@ -7,9 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tombolo_core::fs::Client;
+use tombolo_host_links::bell::BellSource;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::connect::{self, ConnectOptions};
 use tombolo_host_links::control_socket::Watcher;
+use tombolo_host_links::rendezvous;
+use tombolo_host_links::shared_memory::{MemoryLocation, SharedMemory};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::Incarnation;
 
@@ -63,6 +66,36 @@ impl Socket {
     /// Prepares links to the server listening at `path`, without connecting; `mode` selects how callers wait.
     pub fn new(path: &Path, options: ConnectOptions, mode: Mode) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), options, mode, watcher: Arc::new(Watcher::start()?) })
+    }
+}
+
+/// Factory of links over memory that both sides can write, to a server with another kernel: one link at a time.
+/// A server that died is noticed within five seconds, with a bell within six.
+pub struct Memory {
+    location: MemoryLocation,
+    bell: Option<Arc<BellSource>>,
+    options: ConnectOptions,
+    mode: Mode,
+}
+
+impl Memory {
+    /// Prepares links over the memory, without connecting; `mode` selects how callers wait.
+    pub fn new(
+        location: MemoryLocation,
+        bell: Option<Arc<BellSource>>,
+        options: ConnectOptions,
+        mode: Mode,
+    ) -> Self {
+        Self { location, bell, options, mode }
+    }
+}
+
+impl Connect for Memory {
+    fn connect(&self, client: &Client, incarnation: Incarnation) -> Result<Connected, ConnectError> {
+        let options = ConnectOptions { client: incarnation, ..self.options.clone() };
+        let memory = SharedMemory::to_use(&self.location)?.with_bell(self.bell.clone());
+        let (line, watcher) = rendezvous::join(memory, &options, client.label.as_str(), self.mode)?;
+        Ok(Connected { line, keep: Box::new(watcher) })
     }
 }
 

@@ -16,7 +16,7 @@
 //! Non-goals: rings, doorbells and memory (`tombolo_host_links`, `tombolo_shm`), connecting
 //! (`tombolo_host_links::connect`).
 //!
-//! Main types: [`VrpcExport`], [`Connect`] and [`Socket`], [`VrpcFileSystem`], [`LinkLossPolicy`].
+//! Main types: [`VrpcExport`], [`Connect`] with [`Socket`] and [`Memory`], [`VrpcFileSystem`], [`LinkLossPolicy`].
 //!
 //! Reading order: `callers`, `released`, `slab`, `nodes`, `openings`, `bulk_memory`, `frame` and `connect`;
 //! `link`; `reply`, `request`; `recovery`, `owned` (requests to send again), `behind`; `links`; `supervisor`,
@@ -43,7 +43,7 @@ mod session;
 mod slab;
 mod supervisor;
 
-pub use connect::{Connect, ConnectError, Connected, LinkLossPolicy, Socket};
+pub use connect::{Connect, ConnectError, Connected, LinkLossPolicy, Memory, Socket};
 pub use export::VrpcExport;
 pub use lent::{InPlace, Lent};
 pub use session::VrpcFileSystem;

@@ -1,6 +1,6 @@
 /*
  * libtombolo: paths of a tree that `tombolo serve DIR --shm SOCKET --host-watch` shares, for programs on the same
- * host.
+ * host; with `--shm-file FILE` instead, for programs in a guest that has the file's memory.
  *
  * Answers about paths are cached, and used without a request or a system call while the server's change counts, read
  * in shared memory, show that nothing has changed that the answer depends on. A change by another client, or by a
@@ -83,16 +83,22 @@ struct tombolo_counts {
 };
 
 /*
- * Opens the export `export_name` ("" or "/": the only one, or all) of the server at the UNIX socket `socket`, as the
- * user that the calling thread runs as, subject to the server's policy. Stores it in *tree, or NULL on error. Waits
- * for the server, at most ten seconds for each step.
+ * Opens the export `export_name` ("" or "/": the only one, or all) of the server at `place`, as the user that the
+ * calling thread runs as, subject to the server's policy. Stores it in *tree, or NULL on error. Waits for the server,
+ * at most ten seconds for each step.
+ *
+ * `place` is the path of a UNIX socket, or memory that the server's host shares with this guest: "shm+mmapper:" (User
+ * Mode Linux), "shm+pci:" or "shm+pci:BDF" (ivshmem), "shm+file:PATH" (the file itself). Memory carries one tree or
+ * mount at a time, only root can open the devices, and any process that can write it may falsify answers. If the
+ * server is killed, cached answers are used for up to five seconds more (six with a bell).
  *
  * -ECONNREFUSED: no server listens there; -ENOTSOCK: another kind of socket, or not a socket; -ENOENT: no such
- * export; -EACCES: the server does not permit this user; -EUSERS: it has too many clients; -EPROTO: another version,
- * or a malformed answer; -ETIMEDOUT, -ECONNRESET: the server does not answer, or ended; -EMFILE, -ENFILE, -ENOMEM,
- * -EAGAIN: no descriptor, memory or thread.
+ * export, or file; -ENODEV: no such device; -ENOTUNIQ: several devices, and none is named; -EBUSY: the memory has
+ * another client, or no server any more; -EACCES: the server does not permit this user; -EUSERS: it has too many
+ * clients; -EPROTO: another version, or a malformed answer; -ETIMEDOUT, -ECONNRESET: the server does not answer, or
+ * ended; -EMFILE, -ENFILE, -ENOMEM, -EAGAIN: no descriptor, memory or thread.
  */
-int tombolo_open(const char *socket, const char *export_name, struct tombolo_tree **tree);
+int tombolo_open(const char *place, const char *export_name, struct tombolo_tree **tree);
 
 /*
  * Ends the session and frees the tree; NULL is ignored. No other function may be running with it, or be called later.

@@ -36,10 +36,10 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
 /// Opens a tree; documented in the header.
 ///
 /// # Safety
-/// `socket` and `export_name` are null or strings; `tree` is null or points to a writable pointer.
+/// `place` and `export_name` are null or strings; `tree` is null or points to a writable pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tombolo_open(
-    socket: *const c_char,
+    place: *const c_char,
     export_name: *const c_char,
     tree: *mut *mut TomboloTree,
 ) -> c_int {
@@ -50,13 +50,13 @@ pub unsafe extern "C" fn tombolo_open(
         // SAFETY: points to a writable pointer.
         unsafe { tree.write(std::ptr::null_mut()) };
         // SAFETY: null or a string, which the caller keeps until this returns.
-        let socket = unsafe { path_of(socket) }?;
+        let place = unsafe { path_of(place) }?;
         let name = match export_name.is_null() {
             true => return Err(Failure::INVALID),
             // SAFETY: not null, so a string, which the caller keeps until this returns.
             false => unsafe { CStr::from_ptr(export_name) }.to_bytes(),
         };
-        let cached = CachedTree::new(connect::attach(socket, name)?, CacheOptions::default());
+        let cached = CachedTree::new(connect::attach(place, name)?, CacheOptions::default());
         let waiting = ThreadPool::start(1).map_err(|error| connect::system(&error))?;
         let opened = Box::into_raw(Box::new(TomboloTree { waiting, cached }));
         // SAFETY: points to a writable pointer.

@@ -7,6 +7,7 @@ use tombolo_core::fs::FileSystem;
 use tombolo_core::{Budget, Ctx, Identity, KeyProperties, RequestId, RequestKey, SessionId};
 use tombolo_host_links::ProtocolError;
 use tombolo_host_links::server::{IdentityPolicy, LinkCutter, Request as Raw, Responder, Session};
+use tombolo_mem::Region;
 use tombolo_shm::link::Features;
 use tombolo_wire_vrpc::{DecodeError, Header, Kind, Request};
 
@@ -87,6 +88,10 @@ impl Session for LinkSession {
 
     fn window(&self) -> Option<Arc<OwnedFd>> {
         self.0.file_system.versions()?.window()
+    }
+
+    fn mirror_window(&self, memory: &Region, offset: usize) -> Option<Box<dyn Send + Sync>> {
+        self.0.file_system.versions()?.mirror(memory, offset)
     }
 
     fn ended(&self) {

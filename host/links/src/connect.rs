@@ -169,7 +169,7 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
     let io = |source: io::Error| ConnectError::Io { path: path.to_owned(), source };
     let answer = |fault| ConnectError::Answer { path: path.to_owned(), fault };
     let own = Sealed::create("tombolo-client", options.layout.bytes()).map_err(ConnectError::Memory)?;
-    let hello = hello(options);
+    let hello = hello(options, Features::IN_FILES);
     let until = Instant::now() + options.timeout;
     let socket = dial(path, until)?;
     // A server that refuses at once may have closed the socket; its answer can still be received.
@@ -279,10 +279,11 @@ fn dial(path: &Path, until: Instant) -> Result<OwnedFd, ConnectError> {
     }
 }
 
-pub(super) fn hello(options: &ConnectOptions) -> Hello {
+/// Returns the hello for those options, without the extensions in `unusable`.
+pub(super) fn hello(options: &ConnectOptions, unusable: Features) -> Hello {
     let layout = options.layout;
     Hello {
-        offered: options.offered | options.required,
+        offered: (options.offered | options.required).without(unusable),
         required: options.required,
         protocol: Some(options.protocol),
         export: options.export.clone(),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tombolo_core::lock;
 use tombolo_shm::doorbell::Mode;
-use tombolo_shm::link::{Incarnation, Limits, MESSAGE_BYTES_MAX, Message, RefusalCode, Refused};
+use tombolo_shm::link::{Features, Incarnation, Limits, MESSAGE_BYTES_MAX, Message, RefusalCode, Refused};
 use tombolo_sys::epoll::{Epoll, EventFd, Interest};
 use tombolo_sys::packet::Packet;
 use tombolo_sys::{Errno, packet, random, socket};
@@ -100,7 +100,8 @@ struct ListenerState {
 
 impl LinkListener {
     /// Listens at `path` on behalf of `server`.
-    pub fn start(path: &Path, server: Arc<Server>, options: ListenOptions) -> Result<Self, StartError> {
+    pub fn start(path: &Path, server: Arc<Server>, mut options: ListenOptions) -> Result<Self, StartError> {
+        options.limits.features = options.limits.features.without(Features::IN_FILES);
         let mut incarnation = [0; 16];
         random::fill(&mut incarnation).map_err(io::Error::from)?;
         let watcher = Watcher::start()?;

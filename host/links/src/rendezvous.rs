@@ -17,6 +17,7 @@ use tombolo_shm::link::{
     Agreement, BEAT, Cause, ClientHandshake, ClientStep, DoorbellKind, Ends, Features, Goodbye, Hello,
     Incarnation, Limits, LinkEnd, PageError, RefusalCode, Refused, ServerHandshake, ServerStep, WelcomeError,
 };
+use tombolo_shm::window::{WINDOW_BYTES, WindowReader};
 use tombolo_sys::random;
 
 use super::bell::BellSource;
@@ -80,7 +81,7 @@ impl MemoryListener {
         let token = u32::from_le_bytes(random_bytes()?);
         let handshake =
             ServerHandshake::new(memory.region.clone(), incarnation, token, alone, Instant::now())?;
-        let bytes = limits.bytes.min(handshake.half_bytes());
+        let bytes = limits.bytes.min(handshake.own_end().len());
         let features = limits.features.without(Features::AT_SOCKETS);
         let limits = Limits { features, doorbells: memory.doorbells(), bytes, ..limits };
         let current = Arc::<CurrentClient>::default();
@@ -169,16 +170,21 @@ struct PageServer {
     current: Arc<CurrentClient>,
 }
 
+/// The mirror of a session's window in the memory, while it lives.
+type Mirror = Box<dyn Send + Sync>;
+
 enum LinkStage {
     Free,
     /// Session opened; the client is not ready yet.
     Welcomed {
         peer: Peer,
         session: Arc<dyn Session>,
+        mirror: Option<Mirror>,
     },
     Running {
         handle: LinkHandle,
         look: Duration,
+        mirror: Option<Mirror>,
     },
     /// Ended, but a late answer may still be written.
     Ending {
@@ -195,14 +201,14 @@ impl PageServer {
             ServerStep::Over(end) => self.end(end.into()),
         }
         match std::mem::replace(&mut self.stage, LinkStage::Free) {
-            LinkStage::Running { handle, look } => match handle.end() {
+            LinkStage::Running { handle, look, mirror } => match handle.end() {
                 Some(end) => {
                     self.handshake.goodbye(&goodbye(&end))?;
                     self.stage = LinkStage::Ending { handle };
                 }
                 None => {
                     self.observe(&handle);
-                    self.stage = LinkStage::Running { handle, look };
+                    self.stage = LinkStage::Running { handle, look, mirror };
                 }
             },
             // The next client gets the same memory, to which no late answer may be written.
@@ -222,8 +228,13 @@ impl PageServer {
         self.stage = LinkStage::Free;
         match self.open(hello) {
             Ok((agreement, peer, session)) => {
-                self.handshake.welcome(&agreement, now)?;
-                self.stage = LinkStage::Welcomed { peer, session };
+                let mirror = self.mirror(&agreement, &*session);
+                let features = match mirror {
+                    Some(_) => agreement.features,
+                    None => agreement.features.without(Features::WINDOW_MIRROR),
+                };
+                self.handshake.welcome(&Agreement { features, ..agreement }, now)?;
+                self.stage = LinkStage::Welcomed { peer, session, mirror };
             }
             Err(refused) => {
                 match refused.code {
@@ -267,8 +278,18 @@ impl PageServer {
         Ok((agreement, peer, session))
     }
 
+    /// Returns a mirror of the session's window behind the layout of the server's end; `None` if the client
+    /// supports none, there is no window, or no space.
+    fn mirror(&self, agreement: &Agreement, session: &dyn Session) -> Option<Mirror> {
+        let is_offered = agreement.features.contains(Features::WINDOW_MIRROR);
+        let own = self.handshake.own_end();
+        let offset = is_offered.then(|| own.tail(WINDOW_BYTES, &agreement.layout)).flatten()?;
+        session.mirror_window(own.region(), offset)
+    }
+
     fn begin(&mut self, ends: Ends, now: Instant) -> Result<(), PageError> {
-        let LinkStage::Welcomed { peer, session } = std::mem::replace(&mut self.stage, LinkStage::Free)
+        let LinkStage::Welcomed { peer, session, mirror } =
+            std::mem::replace(&mut self.stage, LinkStage::Free)
         else {
             return Ok(());
         };
@@ -279,7 +300,7 @@ impl PageServer {
         match served {
             Ok(handle) => {
                 tracing::info!(link = &*peer.label, export = peer.export, slots, bell, "link made");
-                self.stage = LinkStage::Running { handle, look };
+                self.stage = LinkStage::Running { handle, look, mirror };
                 *lock(&self.current.guest) = Some(Guest::new(peer));
                 self.current.changes.notify();
             }
@@ -330,6 +351,9 @@ pub enum JoinError {
     /// The server sent an invalid reply.
     #[error("invalid server reply")]
     Welcome(#[source] WelcomeError),
+    /// The server granted a mirror of its window, but has written none.
+    #[error("the server's change counters are invalid")]
+    Window,
     /// The server disconnected meanwhile.
     #[error("the server disconnected: {0}")]
     Ended(EndReason),
@@ -355,17 +379,21 @@ pub fn join(
     label: impl Into<Arc<str>>,
     mode: Mode,
 ) -> Result<(Line, MemoryWatcher), JoinError> {
-    let hello = connect::hello(options);
-    let offered = hello.offered.without(Features::AT_SOCKETS);
-    let hello = Hello { doorbells: memory.doorbells(), offered, ..hello };
+    let hello = connect::hello(options, Features::AT_SOCKETS);
+    let hello = Hello { doorbells: memory.doorbells(), ..hello };
     let token = u32::from_le_bytes(random_bytes()?);
     let mut handshake =
         ClientHandshake::new(memory.region.clone(), memory.total, hello, token, Instant::now())?;
     let ends = wait(&mut handshake, options.timeout)?;
     let look = look(&ends);
-    let started = BellSource::attached(memory.bell.as_ref(), ends)
-        .map_err(JoinError::from)
-        .and_then(|ends| Ok(Line::start(&ends, label, mode)?));
+    let start = |ends: Ends| {
+        let line = Line::start(&ends, label, mode)?;
+        if let Some(window) = mirrored_window(&ends)? {
+            line.set_window(window);
+        }
+        Ok(line)
+    };
+    let started = BellSource::attached(memory.bell.as_ref(), ends).map_err(JoinError::from).and_then(start);
     let line = started.inspect_err(|error| {
         // Otherwise the server would hold the link until the heartbeat is missed.
         let end = EndReason::Failed(error.to_string().into());
@@ -393,6 +421,15 @@ pub fn join(
         drop(memory);
     };
     Ok((line, MemoryWatcher { _thread: StoppedOnDrop::spawn("link-heart", run)? }))
+}
+
+/// Returns the server's window, if its end has a mirror of it.
+fn mirrored_window(ends: &Ends) -> Result<Option<WindowReader>, JoinError> {
+    if !ends.features.contains(Features::WINDOW_MIRROR) {
+        return Ok(None);
+    }
+    let offset = ends.peer.tail(WINDOW_BYTES, &ends.layout).ok_or(JoinError::Window)?;
+    WindowReader::at(ends.peer.region(), offset).map(Some).map_err(|_| JoinError::Window)
 }
 
 fn wait(handshake: &mut ClientHandshake, timeout: Duration) -> Result<Ends, JoinError> {

@@ -125,6 +125,13 @@ impl Extent {
         }
     }
 
+    /// Returns the offset in the region of the last `len` bytes of this end; `None` if the layout needs some of
+    /// them.
+    pub fn tail(&self, len: u64, layout: &Layout) -> Option<usize> {
+        let offset = self.len().checked_sub(len).filter(|offset| *offset >= layout.bytes())?;
+        self.place(offset, len).ok()
+    }
+
     /// Copies `out.len()` bytes from `offset` of this end. Each byte has a value that it had in the region at
     /// some time during the call.
     #[inline]
@@ -201,6 +208,10 @@ mod tests {
         for (offset, len) in [(2047, 2), (2048, 1), (4096, 0), (u64::MAX, 1), (1, u64::MAX), (0, 2049)] {
             assert!(upper.place(offset, len).is_err(), "{offset} {len}");
         }
+        let layout = Layout::with_bulk(8, 8, 0).expect("a layout");
+        let end = Extent::new(Region::heap(1 << 20), 4096, layout.bytes() + 8192).expect("inside");
+        assert_eq!(end.tail(8192, &layout), usize::try_from(4096 + layout.bytes()).ok());
+        assert_eq!((end.tail(8193, &layout), end.tail(u64::MAX, &layout)), (None, None));
         for (offset, len) in [(8192, 1), (0, 8193), (u64::MAX, 2), (2, u64::MAX)] {
             assert!(Extent::new(region.clone(), offset, len).is_err(), "{offset} {len}");
         }

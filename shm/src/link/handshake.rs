@@ -15,7 +15,8 @@ use crate::link::heartbeat::{BEAT, Health, HeartbeatSender, HeartbeatTimeouts, S
 use crate::link::message::{Goodbye, Hello, Message, RefusalCode, Refused};
 use crate::link::negotiate::WelcomeError;
 use crate::link::rendezvous_page::{ATTEMPT_MASK, Page, PageError, Phase, Stage};
-use crate::link::terms::{Agreement, Incarnation};
+use crate::link::terms::{Agreement, Features, Incarnation};
+use crate::window::WINDOW_BYTES;
 
 /// Maximum time for a client from its claim of the page to its hello, from the server's welcome until the
 /// client has prepared its half of the file, and for reading a refusal or goodbye.
@@ -239,9 +240,9 @@ impl ServerHandshake {
         }
     }
 
-    /// Returns the length of each half, in bytes.
-    pub fn half_bytes(&self) -> u64 {
-        self.own.len()
+    /// Returns the server's half of the file.
+    pub fn own_end(&self) -> &Extent {
+        &self.own
     }
 
     /// Returns the watch of the client's heartbeat, while a link exists.
@@ -343,7 +344,7 @@ impl ClientHandshake {
         let page = Page::new(region, total)?;
         page.server()?;
         let (own, peer) = (page.half(Role::Client)?, page.half(Role::Server)?);
-        hello.bytes = hello.bytes.min(own.len());
+        reduce(&mut hello, own.len());
         let pulse = HeartbeatSender::of(&own, now);
         let watch = Watch::of(&peer, now);
         let state = ClientState::Waiting;
@@ -456,6 +457,18 @@ impl ClientHandshake {
         }
         self.state = ClientState::Ended;
     }
+}
+
+/// Reduces the size that a client requests to a half of that many bytes. A mirror of the window is behind the
+/// layout; a client does not request one if it would take more than a quarter of the half.
+fn reduce(hello: &mut Hello, half_bytes: u64) {
+    let without_mirror = half_bytes.saturating_sub(WINDOW_BYTES);
+    let fits = without_mirror >= 3 * WINDOW_BYTES;
+    if !fits {
+        hello.offered = hello.offered.without(Features::WINDOW_MIRROR);
+    }
+    let is_offered = hello.offered.contains(Features::WINDOW_MIRROR);
+    hello.bytes = hello.bytes.min(if is_offered { without_mirror } else { half_bytes });
 }
 
 impl Drop for ClientHandshake {

@@ -28,11 +28,16 @@ impl Features {
     pub const WINDOW: Features = Features(1 << 3);
     /// Requests of vrpc may be quiet, and openings prompt (docs/protocols/vrpc.md, "Quiet requests").
     pub const QUIET: Features = Features(1 << 4);
+    /// The server's end has a mirror of its window behind the layout. Only for links in a file.
+    pub const WINDOW_MIRROR: Features = Features(1 << 5);
+    /// Extensions that need a file.
+    pub const IN_FILES: Features = Features::WINDOW_MIRROR;
     /// Extensions that need a link control socket.
     pub const AT_SOCKETS: Features =
         Features(Features::FORWARDED_REGIONS.0 | Features::REGION_FORWARDING.0 | Features::WINDOW.0);
     /// Extensions that this implementation supports on either side.
-    pub const SUPPORTED: Features = Features(Features::AT_SOCKETS.0 | Features::QUIET.0);
+    pub const SUPPORTED: Features =
+        Features(Features::AT_SOCKETS.0 | Features::IN_FILES.0 | Features::QUIET.0);
 
     /// Returns the extensions that are not in `other`.
     pub fn without(self, other: Features) -> Features {

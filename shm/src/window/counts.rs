@@ -1,8 +1,9 @@
 use std::sync::atomic::Ordering;
 
 use tombolo_core::fs::Version;
-use tombolo_mem::WORDS_PER_LINE;
+use tombolo_mem::{Lines, LinesMut, WORDS_PER_LINE};
 
+use super::SLOTS;
 use crate::cells::{Cells, CellsMut};
 
 /// The line of the header whose first word is the epoch.
@@ -102,4 +103,20 @@ impl<L: CellsMut> Counts<L> {
 #[inline(always)]
 fn place(slot: u32) -> (usize, usize) {
     (slot as usize / WORDS_PER_LINE, slot as usize % WORDS_PER_LINE)
+}
+
+impl Counts<LinesMut> {
+    /// Returns the same counts, restricted to reading.
+    pub(super) fn as_readable(&self) -> Counts<Lines> {
+        Counts::of(self.head.as_lines(), self.slots.as_lines())
+    }
+
+    /// Sets epoch and slots to those of `source`.
+    pub(super) fn copy(&self, source: &Counts<Lines>) {
+        for slot in 0..SLOTS {
+            let (line, word) = place(slot);
+            self.slots.store(line, word, source.load(slot), Ordering::Relaxed);
+        }
+        self.head.store(EPOCH_LINE, 0, source.epoch(), Ordering::SeqCst);
+    }
 }

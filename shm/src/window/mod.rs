@@ -6,17 +6,24 @@
 //! while that holds, nothing has changed. The cached data themselves are in the client's own memory and
 //! arrived in answers, so the window reveals nothing but the fact of a change. Several files may share a
 //! slot, which only causes superfluous requests.
+//!
+//! A [`Window`] is the server's, in sealed memory that a client on the same kernel maps ([`WindowReader::map`]).
+//! A guest cannot map it, so the server keeps a [`WindowMirror`] in the file that both share
+//! ([`WindowReader::at`]).
 
 mod counts;
+mod mirror;
 
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tombolo_mem::{LINE_BYTES, Lines, LinesMut, OutOfBounds};
+use tombolo_mem::{LINE_BYTES, Lines, LinesMut, OutOfBounds, Region};
 
 pub use self::counts::Counts;
+use self::mirror::MirroredCounts;
+pub use self::mirror::WindowMirror;
 use crate::region::RegionError;
 use crate::region::sealed::{self, Sealed};
 
@@ -35,7 +42,7 @@ pub const WINDOW_BYTES: u64 = (HEADER_BYTES + SLOT_LINES * LINE_BYTES) as u64;
 /// A server's window, which the server writes. Usable from any thread.
 #[derive(Debug)]
 pub struct Window {
-    counts: Counts<LinesMut>,
+    counts: MirroredCounts,
     readable: Counts<Lines>,
     memory: Arc<OwnedFd>,
     /// The mapping of files to slots: a secret, so that a client knows the slots of only those files whose
@@ -48,19 +55,13 @@ impl Window {
     /// hold in it.
     pub fn create() -> Result<Self, RegionError> {
         let own = Sealed::create("tombolo-window", WINDOW_BYTES)?;
-        let fits = |source: OutOfBounds| RegionError::io("the window", std::io::Error::other(source));
-        let head = LinesMut::new(own.region(), 0, HEADER_LINES).map_err(fits)?;
-        let slots = LinesMut::new(own.region(), HEADER_BYTES, SLOT_LINES).map_err(fits)?;
-        for (word, value) in [MAGIC, VERSION, SLOTS.into()].into_iter().enumerate() {
-            head.store(0, word, value, Ordering::Relaxed);
-        }
+        let places = RandomState::new();
+        // The shift leaves half of the numbers for increments of the epoch.
+        let counts = format(own.region(), 0, places.hash_one(MAGIC) >> 1)?;
         let memory =
             own.as_fd().try_clone_to_owned().map_err(|error| RegionError::io("the window", error))?;
-        let places = RandomState::new();
-        let readable = Counts::of(head.as_lines(), slots.as_lines());
-        // The shift leaves half of the numbers for increments of the epoch.
-        let counts = Counts::begin(head, slots, places.hash_one(MAGIC) >> 1);
-        Ok(Self { counts, readable, memory: Arc::new(memory), places })
+        let readable = counts.as_readable();
+        Ok(Self { counts: MirroredCounts::new(counts), readable, memory: Arc::new(memory), places })
     }
 
     /// Returns the slot of a file, by its device and inode numbers.
@@ -68,10 +69,39 @@ impl Window {
         self.places.hash_one((device, inode)) as u32 % SLOTS
     }
 
-    /// Returns the counts, to which the server adds its changes.
+    /// Begins a change: see [`Counts::begun`].
     #[inline]
-    pub fn counts(&self) -> &Counts<LinesMut> {
-        &self.counts
+    pub fn begun(&self, slot: u32) {
+        self.counts.each(|counts| counts.begun(slot));
+    }
+
+    /// Ends a change that has begun: see [`Counts::ended`].
+    #[inline]
+    pub fn ended(&self, slot: u32) {
+        self.counts.each(|counts| counts.ended(slot));
+    }
+
+    /// Ends a change that has begun but had no effect: see [`Counts::unchanged`].
+    #[inline]
+    pub fn unchanged(&self, slot: u32) {
+        self.counts.each(|counts| counts.unchanged(slot));
+    }
+
+    /// Counts a change whose begin was not counted: see [`Counts::changed`].
+    pub fn changed(&self, slot: u32) {
+        self.counts.each(|counts| counts.changed(slot));
+    }
+
+    /// Invalidates all versions: see [`Counts::everything`].
+    pub fn everything(&self) {
+        self.counts.each(Counts::everything);
+    }
+
+    /// Writes a copy of the window to the [`WINDOW_BYTES`] from `offset` of `memory`, and counts there too until
+    /// the result is dropped. Changes wait meanwhile, for about 0.1 ms. Fails if the memory is read-only or
+    /// shorter, or `offset` is not aligned to a cache line.
+    pub fn mirror(&self, memory: &Region, offset: usize) -> Result<WindowMirror, RegionError> {
+        Ok(self.counts.add(format(memory, offset, 0)?))
     }
 
     /// Returns the counts for reading, by which the server itself takes and checks versions.
@@ -90,16 +120,19 @@ impl Window {
 #[derive(Debug)]
 pub struct WindowReader {
     counts: Counts<Lines>,
-    memory: Arc<OwnedFd>,
 }
 
 impl WindowReader {
     /// Maps a window for reading.
     pub fn map(memory: OwnedFd) -> Result<Self, RegionError> {
-        let region = sealed::map_peer(&memory, WINDOW_BYTES)?;
-        let fits = |source: OutOfBounds| RegionError::io("the window", std::io::Error::other(source));
-        let head = Lines::new(&region, 0, HEADER_LINES).map_err(fits)?;
-        let slots = Lines::new(&region, HEADER_BYTES, SLOT_LINES).map_err(fits)?;
+        Self::at(&sealed::map_peer(&memory, WINDOW_BYTES)?, 0)
+    }
+
+    /// Returns the reader of the window at `offset` of a region. If other processes can write the region, the
+    /// counts are as trustworthy as those processes.
+    pub fn at(region: &Region, offset: usize) -> Result<Self, RegionError> {
+        let head = Lines::new(region, offset, HEADER_LINES).map_err(unfit)?;
+        let slots = Lines::new(region, offset.saturating_add(HEADER_BYTES), SLOT_LINES).map_err(unfit)?;
         let is_known = [MAGIC, VERSION, SLOTS.into()]
             .into_iter()
             .enumerate()
@@ -107,7 +140,7 @@ impl WindowReader {
         if !is_known {
             return Err(RegionError::io("the window", std::io::Error::other("unsupported version")));
         }
-        Ok(Self { counts: Counts::of(head, slots), memory: Arc::new(memory) })
+        Ok(Self { counts: Counts::of(head, slots) })
     }
 
     /// Returns the counts, to take versions and to validate them.
@@ -115,11 +148,20 @@ impl WindowReader {
     pub fn counts(&self) -> &Counts<Lines> {
         &self.counts
     }
+}
 
-    /// Returns the descriptor of the window, to be passed on to further readers.
-    pub fn memory(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.memory)
+/// Writes a window's header with that epoch at `offset` of the region. The slots keep their values.
+fn format(region: &Region, offset: usize, epoch: u64) -> Result<Counts<LinesMut>, RegionError> {
+    let head = LinesMut::new(region, offset, HEADER_LINES).map_err(unfit)?;
+    let slots = LinesMut::new(region, offset.saturating_add(HEADER_BYTES), SLOT_LINES).map_err(unfit)?;
+    for (word, value) in [MAGIC, VERSION, SLOTS.into()].into_iter().enumerate() {
+        head.store(0, word, value, Ordering::Relaxed);
     }
+    Ok(Counts::begin(head, slots, epoch))
+}
+
+fn unfit(source: OutOfBounds) -> RegionError {
+    RegionError::io("the window", std::io::Error::other(source))
 }
 
 #[cfg(test)]
@@ -138,20 +180,20 @@ mod tests {
         let (slot, other) = (window.slot_of(7, 8), SLOTS - 1);
         let version = reader.counts().version(slot).expect("nothing under way");
         assert!(reader.counts().holds(&version));
-        window.counts().begun(slot);
+        window.begun(slot);
         assert!(!reader.counts().holds(&version) && reader.counts().version(slot).is_none());
-        window.counts().begun(slot);
-        window.counts().ended(slot);
+        window.begun(slot);
+        window.ended(slot);
         assert_eq!(reader.counts().version(slot), None, "one of two has ended");
-        window.counts().ended(slot);
+        window.ended(slot);
         let next = reader.counts().version(slot).expect("nothing under way");
         assert!(reader.counts().holds(&next) && !reader.counts().holds(&version));
-        window.counts().begun(slot);
-        window.counts().unchanged(slot);
+        window.begun(slot);
+        window.unchanged(slot);
         assert!(reader.counts().holds(&next), "nothing has changed");
-        window.counts().changed(other);
+        window.changed(other);
         assert_eq!(reader.counts().holds(&next), slot != other);
-        window.counts().everything();
+        window.everything();
         assert!(!reader.counts().holds(&next));
     }
 

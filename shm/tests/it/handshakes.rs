@@ -71,7 +71,7 @@ impl Fixture {
             let epoch = Epoch::new(self.epoch).expect("not zero");
             let limits = Limits { doorbells: self.doorbells, ..limits() };
             match limits.agree(hello, epoch, Incarnation([2; 16])) {
-                Ok(agreement) if agreement.layout.bytes() <= server.half_bytes() => {
+                Ok(agreement) if agreement.layout.bytes() <= server.own_end().len() => {
                     server.welcome(&agreement, self.now).expect("inside");
                 }
                 Ok(_) => {

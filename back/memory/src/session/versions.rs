@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{Attr, FileSystem, NodeId, Version, Versions};
 use tombolo_core::{Answer, Ctx};
+use tombolo_mem::Region;
 use tombolo_shm::window::Window;
 
 use super::Session;
@@ -28,13 +29,17 @@ impl Versions for Session {
     fn window(&self) -> Option<Arc<OwnedFd>> {
         self.shared.window().map(Window::memory)
     }
+
+    fn mirror(&self, memory: &Region, offset: usize) -> Option<Box<dyn Send + Sync>> {
+        self.shared.window()?.mirror(memory, offset).ok().map(|mirror| Box::new(mirror) as _)
+    }
 }
 
 impl Session {
     pub(super) fn count(&self, changes: &[Changed]) {
         let Some(Some(window)) = self.shared.window.get() else { return };
         for changed in changes {
-            window.counts().changed(slot_of(window, changed.ino()));
+            window.changed(slot_of(window, changed.ino()));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{Attr, NodeId, Version, Versions};
 use tombolo_core::{Answer, Ctx};
+use tombolo_mem::Region;
 use tombolo_wire_vrpc::{Reply, Request};
 
 use super::{VrpcFileSystem, pick};
@@ -34,6 +35,11 @@ impl Versions for VrpcFileSystem {
 
     /// Returns `None`: the window would still seem valid after the loss of this link.
     fn window(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
+
+    /// Returns `None`, as [`window`](Self::window) does.
+    fn mirror(&self, _: &Region, _: usize) -> Option<Box<dyn Send + Sync>> {
         None
     }
 }

@@ -6,8 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 use tombolo::{Stat, Time, tombolo_access, tombolo_list, tombolo_lstat, tombolo_read};
+use tombolo_test_support::until;
 
-use crate::common::{Served, c};
+use crate::common::{Opened, Served, c};
 
 const PATHS: [&str; 12] = [
     ".",
@@ -235,4 +236,40 @@ fn cached_attributes_allocate_nothing() {
         tombolo_skip::skip!("this user or file system cannot watch the host's changes");
     }
     assert_eq!(allocated, 0);
+}
+
+/// Compares answers with the file after each change, over memory with and without space for a window.
+#[test]
+fn answers_over_memory_ask_only_after_changes() {
+    for (bytes, is_mirrored) in [(16 << 20, true), (4 << 20, false)] {
+        let served = Served::new();
+        let (listener, place) = served.over_memory(bytes);
+        let tree = Opened::at(&place, c"src").expect("a tree");
+        let path = served.dir.path().join("a/b/file");
+        let truncate = |size: u64| {
+            let status = Command::new("truncate").arg(format!("-s{size}")).arg(&path).status();
+            assert!(status.expect("truncate(1)").success());
+        };
+        for size in [1, 20, 300] {
+            truncate(size);
+            // The kernel reports the change of another process within some milliseconds.
+            until("the new size", || tree.stat("a/b/file").is_ok_and(|stat| stat.size == size));
+            let asks = || {
+                let before = tree.counts().asked;
+                assert_eq!(tree.stat("a/b/file").map(|stat| stat.size), Ok(size));
+                tree.counts().asked - before
+            };
+            match is_mirrored {
+                true => until("an answer from memory", || asks() == 0),
+                false => assert_eq!([asks(), asks(), asks()], [1; 3]),
+            }
+        }
+        // Nothing is counted any more, so the answer in memory is not used.
+        drop(listener);
+        let asked = tree.counts().asked;
+        truncate(4);
+        let (_listener, _) = served.over_memory(bytes);
+        assert_eq!(tree.stat("a/b/file").map(|stat| stat.size), Ok(4));
+        assert_eq!(tree.counts().asked, asked + 1);
+    }
 }

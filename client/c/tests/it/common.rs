@@ -16,7 +16,11 @@ use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::fs::Export;
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
+use tombolo_host_links::rendezvous::MemoryListener;
 use tombolo_host_links::server::Server;
+use tombolo_host_links::shared_memory::{MemoryLocation, SharedMemory};
+use tombolo_shm::doorbell;
+use tombolo_shm::link::Limits;
 
 /// A served directory whose host is watched.
 pub struct Served {
@@ -27,6 +31,7 @@ pub struct Served {
 /// A server of one export, `src`.
 pub struct Serving {
     _listener: LinkListener,
+    server: Arc<Server>,
     sockets: TempDir,
 }
 
@@ -58,6 +63,16 @@ impl Served {
     pub fn open(&self) -> Opened {
         Opened::at(&self.socket(), c"src").expect("a tree")
     }
+
+    /// Serves the directory over a file of that size too. Returns the listener and the file's place.
+    pub fn over_memory(&self, bytes: u64) -> (MemoryListener, CString) {
+        let path = self.serving.sockets.path().join("memory");
+        let memory = SharedMemory::to_serve(&MemoryLocation::File(path.clone()), Some(bytes));
+        let (server, mode) = (Arc::clone(&self.serving.server), doorbell::Mode::default());
+        let memory = memory.expect("mapped");
+        let listener = MemoryListener::start(memory, server, Limits::default(), mode, "guest");
+        (listener.expect("served"), c(format!("shm+file:{}", path.display())))
+    }
 }
 
 impl Serving {
@@ -69,8 +84,8 @@ impl Serving {
         let socket = sockets.path().join("s");
         // Any user may connect; the policy decides on access.
         let options = ListenOptions { socket_mode: 0o666, ..ListenOptions::default() };
-        let listener = LinkListener::start(&socket, server, options).expect("a listener");
-        Self { _listener: listener, sockets }
+        let listener = LinkListener::start(&socket, Arc::clone(&server), options).expect("a listener");
+        Self { _listener: listener, server, sockets }
     }
 
     pub fn socket(&self) -> CString {

@@ -54,6 +54,24 @@ fn trees_that_are_not_there() {
 }
 
 #[test]
+fn memory_without_a_free_server_is_refused() {
+    let served = Served::new();
+    let open = |place: &CStr, name: &CStr| Opened::at(place, name).map(drop);
+    let (listener, place) = served.over_memory(8 << 20);
+    assert_eq!(open(&place, c"other"), Err(-libc::ENOENT));
+    let first = Opened::at(&place, c"src").expect("a tree");
+    assert_eq!(open(&place, c"src"), Err(-libc::EBUSY), "one client at a time");
+    drop(first);
+    assert_eq!(open(&place, c"src"), Ok(()));
+    drop(listener);
+    assert_eq!(open(c"shm+file:/none", c"src"), Err(-libc::ENOENT));
+    std::fs::write(served.dir.path().join("blank"), [0; 12288]).unwrap();
+    let blank = c(format!("shm+file:{}", served.dir.path().join("blank").display()));
+    assert_eq!(open(&blank, c"src"), Err(-libc::ECONNREFUSED));
+    assert_eq!(open(c"shm+pci:none", c"src"), Err(-libc::ENODEV));
+}
+
+#[test]
 fn null_pointers_are_invalid_and_nothing_happens() {
     let served = Served::new();
     let tree = served.open();

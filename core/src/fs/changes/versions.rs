@@ -3,6 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use tombolo_mem::Region;
+
 use super::super::{Attr, NodeId};
 use crate::{Answer, Ctx};
 
@@ -35,4 +37,8 @@ pub trait Versions: Send + Sync {
     /// Returns the memory in which other processes of the host read the same counts, if any
     /// (docs/formats/window.md).
     fn window(&self) -> Option<Arc<OwnedFd>>;
+
+    /// Keeps a mirror of the window at `offset` of `memory`, for a reader with another kernel, until the result
+    /// is dropped. Returns `None` if there is no window, or the memory is too small for it.
+    fn mirror(&self, memory: &Region, offset: usize) -> Option<Box<dyn Send + Sync>>;
 }

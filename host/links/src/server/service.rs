@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use thiserror::Error;
+use tombolo_mem::Region;
 use tombolo_shm::link::Incarnation;
 
 use super::responder::Responder;
@@ -33,6 +34,12 @@ pub trait Session: Send + Sync {
     /// Returns the window for the peer (docs/formats/window.md), if there is one. Called before the link
     /// begins.
     fn window(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
+
+    /// Keeps a mirror of the window for the peer at `offset` of `memory`, until the result is dropped; `None` if
+    /// there is no window. Called before the link begins.
+    fn mirror_window(&self, _memory: &Region, _offset: usize) -> Option<Box<dyn Send + Sync>> {
         None
     }
 

@@ -8,7 +8,7 @@ use tombolo_core::fs::{
     AccessMask, Attr, Cookie, DirPage, Entry, File, FileSystem, Name, NodeId, OpenFlags, Opened, ReadDone,
     Version, Versions,
 };
-use tombolo_core::mem::Sink;
+use tombolo_core::mem::{Region, Sink};
 use tombolo_core::{Answer, Ctx, forward};
 
 pub struct Spy {
@@ -135,6 +135,10 @@ impl Versions for Spy {
     }
 
     fn window(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
+
+    fn mirror(&self, _: &Region, _: usize) -> Option<Box<dyn Send + Sync>> {
         None
     }
 }

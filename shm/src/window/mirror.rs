@@ -1,0 +1,119 @@
+//! Mirrors: copies of a window for guests, each in memory that the guest can write.
+//!
+//! A mirror has the window's own counts, so that a version that the server took from the window holds in the
+//! mirror exactly while it holds in the window. Additions are made to all of them under a shared lock; a mirror
+//! is copied under the exclusive one, when no addition is half made.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tombolo_mem::LinesMut;
+
+use super::Counts;
+
+/// The counts of a window and of its mirrors.
+#[derive(Debug)]
+pub(super) struct MirroredCounts {
+    own: Counts<LinesMut>,
+    all: List,
+}
+
+type List = Arc<RwLock<Vec<Arc<Counts<LinesMut>>>>>;
+
+/// A copy of a window, current until this is dropped. Then its epoch changes, so that no version holds in it.
+#[derive(Debug)]
+pub struct WindowMirror {
+    counts: Arc<Counts<LinesMut>>,
+    all: List,
+}
+
+impl MirroredCounts {
+    pub(super) fn new(own: Counts<LinesMut>) -> Self {
+        Self { own, all: List::default() }
+    }
+
+    /// Makes one addition to the window and to each mirror.
+    #[inline]
+    pub(super) fn each(&self, add: impl Fn(&Counts<LinesMut>)) {
+        let mirrors = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        add(&self.own);
+        mirrors.iter().for_each(|mirror| add(mirror));
+    }
+
+    /// Makes these counts a mirror.
+    pub(super) fn add(&self, mirror: Counts<LinesMut>) -> WindowMirror {
+        let counts = Arc::new(mirror);
+        let mut mirrors = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        counts.copy(&self.own.as_readable());
+        mirrors.push(Arc::clone(&counts));
+        WindowMirror { counts, all: Arc::clone(&self.all) }
+    }
+}
+
+impl Drop for WindowMirror {
+    fn drop(&mut self) {
+        let mut mirrors = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        mirrors.retain(|mirror| !Arc::ptr_eq(mirror, &self.counts));
+        self.counts.everything();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tombolo_mem::Region;
+
+    use super::*;
+    use crate::window::{SLOTS, WINDOW_BYTES, Window, WindowReader};
+
+    /// Returns a mirror behind a page of other data, and its reader.
+    fn mirrored(window: &Window) -> (WindowMirror, WindowReader) {
+        let region = Region::heap(4096 + usize::try_from(WINDOW_BYTES).expect("small"));
+        let mirror = window.mirror(&region, 4096).expect("a mirror");
+        (mirror, WindowReader::at(&region, 4096).expect("readable"))
+    }
+
+    #[test]
+    fn versions_hold_in_mirror_while_they_hold_in_window() {
+        let window = Window::create().expect("a window");
+        (0..9).for_each(|slot| window.changed(slot));
+        window.begun(3);
+        let (mirror, reader) = mirrored(&window);
+        assert_eq!(reader.counts().version(3), None, "a change that has begun before");
+        window.ended(3);
+        for slot in [0, 3, 8, 77, SLOTS - 1] {
+            let version = window.readable().version(slot).expect("nothing in progress");
+            assert!(reader.counts().holds(&version), "{slot}");
+            window.changed(slot);
+            assert!(!reader.counts().holds(&version), "{slot}");
+        }
+        let version = window.readable().version(5).expect("nothing in progress");
+        window.everything();
+        assert!(!reader.counts().holds(&version));
+        let version = window.readable().version(5).expect("nothing in progress");
+        assert!(reader.counts().holds(&version));
+        drop(mirror);
+        assert!(!reader.counts().holds(&version), "nothing is counted in it any more");
+    }
+
+    #[test]
+    fn mirrors_made_beside_changes_equal_the_window() {
+        let (window, stop) = (Window::create().expect("a window"), AtomicBool::new(false));
+        let changes = || {
+            while !stop.load(Ordering::Relaxed) {
+                (0..64).for_each(|slot| window.begun(slot));
+                (0..64).for_each(|slot| window.ended(slot));
+            }
+        };
+        let mirrors = std::thread::scope(|scope| {
+            (0..2).for_each(|_| drop(scope.spawn(changes)));
+            let mirrors: Vec<_> = (0..16).map(|_| mirrored(&window)).collect();
+            stop.store(true, Ordering::Relaxed);
+            mirrors
+        });
+        for slot in 0..64 {
+            let version = window.readable().version(slot).expect("nothing in progress");
+            assert!(mirrors.iter().all(|(_, reader)| reader.counts().holds(&version)), "{slot}");
+        }
+    }
+}
