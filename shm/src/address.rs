@@ -1,7 +1,7 @@
 //! Global addresses: a domain number and an offset, valid on both sides of a link.
 //!
-//! The sender of a reference translates a place in its memory to an address once, and the receiver checks the
-//! address against its [`BaseTable`]. There is no other way from a global address to memory.
+//! The sender of a reference translates an offset in its memory to a global address, and the receiver checks
+//! the address against its [`BaseTable`]. There is no other way from a global address to memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -130,7 +130,9 @@ pub struct BaseTable {
 #[derive(Debug, Clone)]
 struct Base {
     memory: Extent,
+    /// Offsets in `memory` that addresses may refer to.
     nameable: Range<u64>,
+    /// `true` if this side writes the memory.
     ours: bool,
 }
 
@@ -203,7 +205,7 @@ impl BaseTable {
         Ok(source)
     }
 
-    /// Returns a sink of `len` bytes at the address, which must be in our own memory.
+    /// Returns a sink of `len` bytes at the address, which must be in this side's own memory.
     pub fn sink(&self, address: GlobalAddress, len: u64) -> Result<Sink, AddressError> {
         let base = self.base(address.domain())?;
         if !base.ours {

@@ -1,4 +1,5 @@
-//! Streams for the bells of links over memory: a pair of FIFOs at a host, a device in a guest.
+//! Byte streams of bells, the doorbells of links without a common kernel: a pair of FIFOs on the host, a
+//! serial line or virtio port in a guest. [`BellSource`] opens a stream; `rendezvous` attaches it to links.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -18,9 +19,9 @@ use super::shared_memory::MemoryLocation;
 
 /// Prefix of the name that marks a guest's virtio port as a bell.
 pub const PORT: &str = "tombolo.bell";
-/// The kernel's list of virtio ports.
+/// Directory of sysfs that lists the virtio ports.
 pub const PORTS: &str = "/sys/class/virtio-ports";
-/// Serial line of a UML guest for a bell.
+/// Serial line that a UML guest uses as a bell.
 pub const SERIAL_LINE: &str = "/dev/ttyS1";
 
 /// Location of a bell's stream.
@@ -52,13 +53,14 @@ enum SourceState {
 
 impl BellLocation {
     /// Returns the device of the bell that belongs to the memory at that location: the serial line in a UML
-    /// guest, the virtio port in any other. Returns `None` for a file, which a host serves, and unless there
-    /// is exactly one such device. `ports` is [`PORTS`], except in tests.
+    /// guest, the virtio port in any other. Returns `None` if the memory is a file, as on a host; if the
+    /// serial line is missing; and unless there is exactly one port for a bell and one PCI device with shared
+    /// memory. `ports` is [`PORTS`], except in tests.
     pub fn find(memory: &MemoryLocation, ports: &Path) -> Option<BellLocation> {
         let device = match memory {
             MemoryLocation::File(_) => return None,
             MemoryLocation::Mmapper(_) => SERIAL_LINE.into(),
-            // With several PCI devices it is unknown which one the port belongs to.
+            // With several PCI devices it is unknown to which of them the port belongs.
             MemoryLocation::Pci(_) => {
                 MemoryLocation::Pci(None).file().ok()?;
                 Path::new("/dev").join(only_port(ports)?)
@@ -67,7 +69,7 @@ impl BellLocation {
         Path::exists(&device).then_some(BellLocation::Device(device))
     }
 
-    /// Opens the stream for this process alone.
+    /// Opens the stream, and locks it against other processes. Fails if another one has the lock.
     fn open(&self) -> io::Result<BellStream> {
         let (input, output) = match self {
             BellLocation::Fifos(path) => {
@@ -92,8 +94,8 @@ impl BellLocation {
     }
 }
 
-/// Returns the device's name (such as `vport1p1`) of the port whose own name begins with [`PORT`], or
-/// `None` unless there is exactly one.
+/// Returns the device file's name (such as `vport1p1`) of the port that the VMM gave a name that begins with
+/// [`PORT`]. Returns `None` unless there is exactly one such port.
 fn only_port(ports: &Path) -> Option<PathBuf> {
     let is_bell =
         |port: &PathBuf| std::fs::read_to_string(port.join("name")).is_ok_and(|name| name.starts_with(PORT));
@@ -149,7 +151,7 @@ impl BellSource {
         opened.is_ok()
     }
 
-    /// Opens the bell and adds it to a link's ends, if the two sides agreed on it as their doorbell.
+    /// Opens the bell and adds it to `ends`, if client and server agreed on a bell as the link's doorbell.
     pub(super) fn attached(source: Option<&Arc<BellSource>>, ends: Ends) -> io::Result<Ends> {
         match source {
             Some(source) if ends.doorbell == DoorbellKind::Bell => {
@@ -160,8 +162,8 @@ impl BellSource {
     }
 }
 
-/// Opens a FIFO that belongs to this user or to root, and makes it if it is missing. A symbolic link to it
-/// has to belong to one of them as well.
+/// Opens a FIFO that belongs to this user or to root, and makes it if it is missing. If `path` is a symbolic
+/// link, the link has to belong to this user or to root as well.
 fn fifo(path: &Path) -> io::Result<File> {
     match stream::make_fifo(path) {
         Ok(()) | Err(Errno::EXIST) => {}

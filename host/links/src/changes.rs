@@ -12,7 +12,7 @@ impl ChangeHook {
         let _ = self.0.set(hook);
     }
 
-    /// Calls the hook. Must not be called with a lock held.
+    /// Calls the hook, if one is set. No lock may be held, because the hook may ask for the current clients.
     pub(super) fn notify(&self) {
         if let Some(hook) = self.0.get() {
             hook();

@@ -1,4 +1,5 @@
-//! Connecting to a link server.
+//! Connecting to a link server over its socket: [`connect`] exchanges hello and welcome with the memory of
+//! both sides, [`Connection::start`] makes the [`Line`] and has the socket watched.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -50,7 +51,8 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Returns the defaults: 64 slots, 8 MiB, vrpc, ten seconds; all extensions are offered.
+    /// Returns the defaults: 64 slots and 8 MiB on each side, vrpc, ten seconds; all extensions are offered,
+    /// none is required.
     pub fn new(export: &str, label: &str, client: Incarnation) -> Result<ConnectOptions, LayoutError> {
         Ok(ConnectOptions {
             export: export.into(),
@@ -192,7 +194,7 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
 impl Connection {
     /// Starts to use the link. `mode` selects how callers wait for answers, `label` names the link in
     /// messages. The [`Line`] ends with the socket; if the line ends first, the server is sent a goodbye.
-    /// Dropping the control socket ends the link in order.
+    /// Dropping the [`ControlSocket`] ends the link in order.
     pub fn start(
         self,
         watcher: &Watcher,

@@ -1,5 +1,8 @@
-//! Link control socket, open for the life of a link: a goodbye as its last message means an orderly end, its
-//! end without one the peer's death.
+//! Link control socket, open for the life of a link. A side that ends the link in order sends a goodbye
+//! before it closes the socket; if the socket is closed without one, the peer has died.
+//!
+//! The thread of a [`Watcher`] reads the sockets of many links and calls a [`Handler`] for each; a
+//! [`ControlSocket`] is this side's handle of one. `connect` and `welcome` implement the handlers.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,8 +24,8 @@ use super::end::{EndReason, ProtocolError};
 /// watcher is locked during [`tick`](Self::tick) and [`received`](Self::received), which must neither end a
 /// link nor drop an object whose destructor may. The handler itself is dropped without that lock.
 pub trait Handler: Send {
-    /// Runs every [`TICK`], and on [request](Watcher::tick_fn). A goodbye returned ends the link and is
-    /// sent to the peer; [`ended`](Self::ended) is not called then.
+    /// Runs every [`TICK`], and on [request](Watcher::tick_fn). If it returns a goodbye, the link ends and
+    /// the goodbye is sent to the peer; [`ended`](Self::ended) is not called then.
     fn tick(&mut self, now: Instant) -> Option<Goodbye>;
 
     /// Handles a message other than a goodbye, with its descriptors. Returns the answer to send.
@@ -41,8 +44,8 @@ pub trait Handler: Send {
 /// Descriptors attached to a message.
 pub type Descriptors = smallvec::SmallVec<[OwnedFd; 1]>;
 
-/// Interval of ticks, at which both processes wake even while a link is idle. Urgent events are reported by
-/// the socket or through [`Watcher::tick_fn`].
+/// Interval of ticks, at which both processes wake even while a link is idle: long, because urgent events are
+/// reported by the socket or through [`Watcher::tick_fn`].
 pub const TICK: Duration = SLOW_BEAT;
 
 /// A thread that watches the sockets of any number of links. Dropping it sends a goodbye on all of them.
@@ -60,7 +63,7 @@ pub struct ControlSocket {
     token: u64,
 }
 
-/// Sender of further messages on a link's socket, which it does not keep open.
+/// A sender of messages on a link's socket, except goodbyes. It does not keep the socket open.
 #[derive(Debug, Clone)]
 pub(super) struct ControlSender(Weak<Watched>);
 
@@ -132,8 +135,9 @@ impl Watcher {
         Ok(ControlSocket { watched, shared: Arc::clone(&self.shared), token })
     }
 
-    /// Returns a function that makes the watcher tick soon, callable from any thread, for links that are not
-    /// ended through their control socket. It does nothing once the watcher is dropped.
+    /// Returns a function, callable from any thread, that makes the watcher tick soon, so that a handler
+    /// notices that its link has ended by other means than the socket. It does nothing once the watcher is
+    /// dropped.
     pub(super) fn tick_fn(&self) -> impl FnOnce() + Send + 'static {
         let shared = Arc::downgrade(&self.shared);
         move || {
@@ -182,7 +186,7 @@ impl ControlSocket {
         }
     }
 
-    /// Returns a sender of further messages.
+    /// Returns a sender of messages for this socket.
     pub(super) fn sender(&self) -> ControlSender {
         ControlSender(Arc::downgrade(&self.watched))
     }
@@ -221,7 +225,7 @@ impl Watched {
         if self.over.swap(true, Ordering::AcqRel) {
             return;
         }
-        // A peer that has disconnected or does not read is informed by the end of the socket.
+        // A peer that does not receive this message is informed by the end of the socket.
         let _ = packet::send(&self.socket, &Message::Goodbye(goodbye.clone()).encode(), &[]);
         let _ = socket::shut_down(&self.socket);
     }
@@ -326,7 +330,7 @@ fn handle(shared: &WatcherState, event: &Event) {
     if watched.over.swap(true, Ordering::AcqRel) {
         return;
     }
-    // A violating peer is informed: the end of the socket alone would mean that this process has died.
+    // A peer that violated the protocol gets a goodbye: without one it would assume that this process died.
     if let EndReason::ProtocolError(error) = &end {
         let goodbye = Message::Goodbye(Goodbye::new(Cause::Cut, error));
         let _ = packet::send(&watched.socket, &goodbye.encode(), &[]);

@@ -1,8 +1,9 @@
-//! Counters of a link.
+//! Counter for the statistics of a link, on both its sides.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter with one writer at a time, which needs no locked instruction.
+/// A counter with one writer at a time: `bump` needs no locked instruction, but two concurrent calls of it
+/// would lose a count.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 

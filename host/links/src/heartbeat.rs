@@ -6,7 +6,7 @@ use tombolo_shm::link::{Ends, Extent, Health, HeartbeatSender, HeartbeatTimeouts
 
 use super::end::EndReason;
 
-/// Sender of the local heartbeat and monitor of the peer's.
+/// Sender of the local heartbeat and monitor of the peer's, for a link with a socket.
 #[derive(Debug)]
 pub(super) struct Heartbeat {
     own: Extent,
@@ -30,8 +30,8 @@ impl Heartbeat {
         self.watch.look_at(&self.peer, now)
     }
 
-    /// Returns the reason why the link cannot continue, if local memory has lost its pages: the peer no
-    /// longer sees this side's writes to it.
+    /// Returns the reason why the link cannot continue, if local memory has lost its pages, so that the peer
+    /// no longer sees this side's writes. Returns `None` if the memory is intact.
     pub(super) fn fault(&self) -> Option<EndReason> {
         self.own.region().is_poisoned().then(EndReason::local_memory_lost)
     }

@@ -1,13 +1,13 @@
 //! Links over shared memory: connection set-up and end, and requests over them.
 //!
 //! [`server`] answers the requests of links, with one thread each; [`client`] sends them from any number of
-//! threads, mostly without another thread between a caller and its answer. Both run over any pair of ends
-//! ([`Ends`](tombolo_shm::link::Ends)) and treat the peer as hostile: a violation ends the link
-//! ([`ProtocolError`]), and nothing else.
+//! threads, mostly without another thread between a caller and its answer. Both run over the memory of both
+//! sides ([`Ends`](tombolo_shm::link::Ends)), however it is shared, and treat the peer as hostile: a
+//! violation ([`ProtocolError`]) ends the link, and has no other effect.
 //!
-//! Between processes a link is set up over a socket: [`listen`] and [`connect`] make it, [`policy`] controls
-//! access, and [`control_socket`] watches the socket afterwards, which is closed when the peer's process
-//! ends. [`registry`] lists the servers of a host.
+//! Between processes a link is set up over a socket: [`listen`] and [`connect`] make the link, [`policy`]
+//! controls access, and [`control_socket`] watches the socket afterwards, to notice the end of the peer's
+//! process. [`registry`] lists the servers of a host.
 //!
 //! Where permitted, a client's memory is forwarded to further servers ([`forwarding`]), without copying.
 //!

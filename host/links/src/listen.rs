@@ -1,8 +1,8 @@
-//! Accepting links at a Unix socket, under a policy.
+//! Accepting links at a Unix socket, under a policy: a [`LinkListener`] makes them for a [`Server`].
 //!
-//! One thread accepts and waits for hellos; each hello is answered on a short-lived thread of its own, since
-//! opening an export may take a moment. A peer that sends no hello, a malformed one, or one without
-//! permission, is refused with a reason and a log message.
+//! One thread accepts and waits for hellos; each hello is answered (`welcome`) on a short-lived thread of its
+//! own, since opening an export may block. A peer without permission, or without a well-formed hello in time,
+//! is refused with a reason and a log message.
 
 use std::collections::HashMap;
 use std::io;
@@ -75,10 +75,10 @@ pub enum StartError {
     Io(#[from] io::Error),
 }
 
-/// A socket that accepts links. Dropping it ends all links in order, and waits for hellos being answered and
-/// for the links' threads, each of which finishes its current request. Pending requests are not awaited. Each
-/// of the two waits is given up, with a log message, after ten seconds; otherwise the service is not called
-/// afterwards.
+/// A socket that accepts links. Dropping it ends all links in order, and waits twice: for hellos being
+/// answered, and for the links' threads, each of which finishes its current request. Requests answered later
+/// are not awaited. Each wait is given up, with a log message, after ten seconds; if neither is, the service
+/// is not called afterwards.
 pub struct LinkListener {
     path: PathBuf,
     shared: Arc<ListenerState>,
@@ -92,7 +92,7 @@ struct ListenerState {
     wakeup: EventFd,
     stopping: AtomicBool,
     links: Arc<Links>,
-    /// Users of the peers whose hello is being answered.
+    /// Users of the peers whose hello is being answered, one entry for each hello.
     answering: Mutex<Vec<u32>>,
     /// Condition variable that is notified when a hello was answered.
     answered: Condvar,
@@ -177,18 +177,19 @@ const WAKEUP: u64 = 0;
 const LISTENER: u64 = 1;
 /// Pause after a failed accept, for instance for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Maximum number of connections accepted in a row.
+/// Maximum number of connections accepted before hellos are read.
 const ACCEPT_BATCH: usize = 32;
-/// Maximum wait for exports being opened, and again for links that end: a back end may never answer.
+/// Maximum wait of a listener that is dropped, for hellos being answered, and then as long for links that
+/// end: a back end may never answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State of the accepting thread.
 struct Acceptor {
     shared: Arc<ListenerState>,
-    /// Connected peers without a hello.
+    /// Connected peers that have not sent a hello, by their epoll token.
     pending: HashMap<u64, Pending>,
     last_token: u64,
-    /// Time of the next attempt to accept, after a failure.
+    /// Time at which to accept again after a failure; until then the socket is not watched.
     reopen: Option<Instant>,
 }
 
@@ -267,7 +268,8 @@ impl Acceptor {
         self.pending.insert(self.last_token, Pending { socket, credentials, until });
     }
 
-    /// Reads the hello of a connected peer, and has it answered or refuses the peer.
+    /// Reads the hello of a connected peer, and either passes it to [`answer`](Self::answer) or refuses the
+    /// peer.
     fn read_hello(&mut self, token: u64) {
         let Some(pending) = self.pending.get(&token) else { return };
         let mut buffer = [0; MESSAGE_BYTES_MAX];
@@ -385,13 +387,14 @@ fn hello(buffer: &[u8], packet: Packet) -> Result<(tombolo_shm::link::Hello, Own
 }
 
 fn refuse(socket: &OwnedFd, credentials: Credentials, refused: &Refused) {
-    // A client that has a path but not the export's name tries each candidate, so this refusal is no fault.
+    // A client that has a path but not the export's name tries each candidate, so an unknown export is no
+    // fault.
     match refused.code {
         RefusalCode::NoExport => {
             tracing::info!(pid = credentials.pid, uid = credentials.uid, why = %refused, "link refused")
         }
         _ => tracing::warn!(pid = credentials.pid, uid = credentials.uid, why = %refused, "link refused"),
     }
-    // If the message does not fit, the end of the socket is sufficient.
+    // If the message cannot be sent, the end of the socket informs the peer.
     let _ = packet::send(socket, &Message::Refused(refused.clone()).encode(), &[]);
 }

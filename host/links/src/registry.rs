@@ -1,4 +1,5 @@
-//! Registry of the servers on this host and their exports; entries of dead servers are removed.
+//! Registry of the link servers on this host and their exports. A server announces itself in a [`Directory`];
+//! programs that list servers read it, and remove the entries of dead ones.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -101,10 +102,10 @@ pub struct Directory {
     path: PathBuf,
 }
 
-/// Maximum length of a file read, in bytes.
+/// Maximum number of bytes read of an announcement.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Names of an entry's files, in the order of removal: the lock is the last, because readers find the other
-/// files by it.
+/// Names of an entry's files, in the order of removal. The lock file is the last, because a reader that
+/// removes a dead entry finds the entry by its lock file.
 const FILES: [fn(&str) -> String; 4] = [data_name, new_data_name, new_lock_name, lock_name];
 /// Age up to which an unlocked lock file under its temporary name is preserved: it may be about to be locked.
 const BEING_MADE: Duration = Duration::from_secs(60);
@@ -176,8 +177,8 @@ impl Directory {
     }
 }
 
-/// Returns `true` if no server has the lock. A dead server stays so: only a server's end releases its lock,
-/// which readers take shared, and ids are never reused.
+/// Returns `true` if no server has the lock. The result `true` is final: a server locks its file once, before
+/// the file gets its name, and ids are not reused. Readers take the lock shared, so they do not look alive.
 fn is_dead(lock: &File) -> io::Result<bool> {
     match lock.try_lock_shared() {
         Err(TryLockError::WouldBlock) => Ok(false),
@@ -233,7 +234,7 @@ impl Registry for Directory {
 struct DirectoryRegistration {
     directory: Directory,
     id: String,
-    /// File of the registration, locked as long as it is open.
+    /// Lock file, locked as long as it is open.
     lock: File,
 }
 

@@ -1,5 +1,6 @@
-//! Links over memory that both sides can write, without a socket: one client at a time, whose death its
-//! heartbeat shows.
+//! Links over memory that both sides can write, without a socket: [`MemoryListener`] is the server, and
+//! serves one client at a time; [`join`] is the client. Only a missing heartbeat shows that the peer has
+//! died.
 //!
 //! Any process that can write the memory can use the link, and read and corrupt its contents; there are no
 //! credentials for a policy to check. Clients are separated by giving each its own memory.
@@ -32,13 +33,13 @@ use super::shared_memory::SharedMemory;
 use super::welcome::{epoch, failed, goodbye, refused};
 
 /// Polling interval of the rendezvous page, except for running links.
-const LOOK: Duration = Duration::from_millis(10);
-/// Polling interval of a running link with a bell, by which a goodbye may be read late: it rings no bell.
-const LOOK_WITH_BELL: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Polling interval of a running link with a bell. A goodbye rings no bell, so it is read up to this late.
+const POLL_INTERVAL_WITH_BELL: Duration = Duration::from_millis(250);
 
 /// Returns the polling interval of a running link.
-fn look(ends: &Ends) -> Duration {
-    if ends.doorbell == DoorbellKind::Bell { LOOK_WITH_BELL } else { BEAT }
+fn poll_interval(ends: &Ends) -> Duration {
+    if ends.doorbell == DoorbellKind::Bell { POLL_INTERVAL_WITH_BELL } else { BEAT }
 }
 
 /// A server over memory that both sides can write. Dropping it ends the link in order and releases the
@@ -99,7 +100,7 @@ impl MemoryListener {
         // A client may connect as soon as this returns, and must find the page initialized.
         page_server.step(Instant::now())?;
         let run = move |stopped: Receiver<()>| {
-            let mut wait = LOOK;
+            let mut wait = POLL_INTERVAL;
             while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
                 if let Err(error) = page_server.step(Instant::now()) {
                     tracing::error!(%error, link = &*page_server.label, "shared memory is no longer usable");
@@ -108,8 +109,8 @@ impl MemoryListener {
                     return;
                 }
                 wait = match &page_server.stage {
-                    LinkStage::Running { look, .. } => *look,
-                    _ => LOOK,
+                    LinkStage::Running { poll_interval, .. } => *poll_interval,
+                    _ => POLL_INTERVAL,
                 };
             }
             page_server.leave();
@@ -148,7 +149,7 @@ impl StoppedOnDrop {
 impl Drop for StoppedOnDrop {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // This may be dropped on that thread: the end of a link wakes tasks, one of which may own it.
+        // A thread cannot join itself: it ends a link, which runs tasks, and a task may own and drop this.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
@@ -157,7 +158,8 @@ impl Drop for StoppedOnDrop {
     }
 }
 
-/// Server side of the rendezvous page and its link, run by the listener's thread.
+/// Server side of the rendezvous page and its link, run by the listener's thread, which calls
+/// [`step`](Self::step) at each poll.
 struct PageServer {
     handshake: ServerHandshake,
     server: Arc<Server>,
@@ -174,6 +176,7 @@ struct PageServer {
 type Mirror = Box<dyn Send + Sync>;
 
 enum LinkStage {
+    /// No client, or one whose hello was refused.
     Free,
     /// Session opened; the client is not ready yet.
     Welcomed {
@@ -183,10 +186,9 @@ enum LinkStage {
     },
     Running {
         handle: LinkHandle,
-        look: Duration,
-        mirror: Option<Mirror>,
+        poll_interval: Duration,
     },
-    /// Ended, but a late answer may still be written.
+    /// Ended, but requests are still in progress, whose answers may be written to the memory.
     Ending {
         handle: LinkHandle,
     },
@@ -201,17 +203,18 @@ impl PageServer {
             ServerStep::Over(end) => self.end(end.into()),
         }
         match std::mem::replace(&mut self.stage, LinkStage::Free) {
-            LinkStage::Running { handle, look, mirror } => match handle.end() {
+            LinkStage::Running { handle, poll_interval } => match handle.end() {
                 Some(end) => {
                     self.handshake.goodbye(&goodbye(&end))?;
                     self.stage = LinkStage::Ending { handle };
                 }
                 None => {
                     self.observe(&handle);
-                    self.stage = LinkStage::Running { handle, look, mirror };
+                    self.stage = LinkStage::Running { handle, poll_interval };
                 }
             },
-            // The next client gets the same memory, to which no late answer may be written.
+            // The next client gets the same memory, so it must wait until no late answer can be written: the
+            // link has counters as long as a request is in progress.
             LinkStage::Ending { handle } if handle.counts().is_some() => {
                 self.stage = LinkStage::Ending { handle }
             }
@@ -259,7 +262,7 @@ impl PageServer {
         }
     }
 
-    /// Removes the client, if the link is over.
+    /// Removes the client from the list of guests, if the link is over.
     fn clear_current(&self) {
         if !matches!(self.stage, LinkStage::Running { .. }) && lock(&self.current.guest).take().is_some() {
             self.current.changes.notify();
@@ -293,14 +296,15 @@ impl PageServer {
         else {
             return Ok(());
         };
-        let (look, slots, bell) = (look(&ends), ends.layout.slots(), ends.doorbell == DoorbellKind::Bell);
+        let (poll_interval, slots, bell) =
+            (poll_interval(&ends), ends.layout.slots(), ends.doorbell == DoorbellKind::Bell);
         let served = BellSource::attached(self.bell.as_ref(), ends)
             .map_err(ServeError::Thread)
             .and_then(|ends| self.server.serve(&ends, &peer, session, self.mode));
         match served {
             Ok(handle) => {
                 tracing::info!(link = &*peer.label, export = peer.export, slots, bell, "link made");
-                self.stage = LinkStage::Running { handle, look, mirror };
+                self.stage = LinkStage::Running { handle, poll_interval };
                 *lock(&self.current.guest) = Some(Guest::new(peer));
                 self.current.changes.notify();
             }
@@ -385,15 +389,10 @@ pub fn join(
     let mut handshake =
         ClientHandshake::new(memory.region.clone(), memory.total, hello, token, Instant::now())?;
     let ends = wait(&mut handshake, options.timeout)?;
-    let look = look(&ends);
-    let start = |ends: Ends| {
-        let line = Line::start(&ends, label, mode)?;
-        if let Some(window) = mirrored_window(&ends)? {
-            line.set_window(window);
-        }
-        Ok(line)
-    };
-    let started = BellSource::attached(memory.bell.as_ref(), ends).map_err(JoinError::from).and_then(start);
+    let poll_interval = poll_interval(&ends);
+    let started = BellSource::attached(memory.bell.as_ref(), ends)
+        .map_err(JoinError::from)
+        .and_then(|ends| Ok(Line::start(&ends, label, mode)?));
     let line = started.inspect_err(|error| {
         // Otherwise the server would hold the link until the heartbeat is missed.
         let end = EndReason::Failed(error.to_string().into());
@@ -409,7 +408,7 @@ pub fn join(
                 Ok(_) => {}
                 Err(error) => break EndReason::Failed(error.to_string().into()),
             }
-            let stop = stopped.recv_timeout(look) != Err(RecvTimeoutError::Timeout);
+            let stop = stopped.recv_timeout(poll_interval) != Err(RecvTimeoutError::Timeout);
             if let Some(end) = watched.end().or(stop.then_some(EndReason::Stopped)) {
                 if let Err(error) = handshake.goodbye(&goodbye(&end)) {
                     tracing::warn!(%error, "cannot send goodbye");
@@ -449,7 +448,7 @@ fn wait(handshake: &mut ClientHandshake, timeout: Duration) -> Result<Ends, Join
             return Err(if is_requested { JoinError::Silent } else { JoinError::Busy });
         }
         // The server cannot wake this process, as there may be no common kernel.
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -24,7 +24,7 @@ pub enum MemoryLocation {
 }
 
 impl MemoryLocation {
-    /// Returns the file to map. That of a PCI device exists only while the device is present.
+    /// Returns the file to map. Fails if the PCI device is missing, or if there are several and no address.
     pub fn file(&self) -> Result<PathBuf, RegionError> {
         match self {
             Self::File(path) | Self::Mmapper(path) => Ok(path.clone()),
@@ -40,7 +40,8 @@ pub struct SharedMemory {
     /// Number of bytes that the link uses: at a server, all; at a client, as many as the server's page
     /// states.
     pub(super) total: u64,
-    /// Lock of the file, held by its server so that no other serves it; `None` at a client and for devices.
+    /// Lock of the file, held by the server so that no other server uses it; `None` at a client and for
+    /// devices.
     pub(super) lock: Option<File>,
     /// Bell for links over this memory, if this side has one.
     pub(super) bell: Option<Arc<BellSource>>,

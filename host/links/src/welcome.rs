@@ -1,4 +1,5 @@
-//! Answering a hello: checks, then memory, threads and the link control socket.
+//! Answering a hello: [`welcome`], which `listen` calls, checks the hello, then allocates memory, starts the
+//! link's thread and has the link control socket watched. [`Links`] lists the links of one listener.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -90,7 +91,7 @@ pub struct Guest {
 struct Live {
     guest: Guest,
     handle: LinkHandle,
-    /// `None` briefly, while the link is made. Dropping it says goodbye.
+    /// `None` briefly, while the link is made. Dropping it sends a goodbye.
     control_socket: Option<ControlSocket>,
 }
 
@@ -249,8 +250,8 @@ pub(super) fn welcome(
     })
 }
 
-/// Number of descriptors to allow for a link: its socket, the client's memory, eight forwarded regions, and
-/// some to spare.
+/// Number of descriptors reserved for a link: its socket, the client's memory, its forwarded regions (at most
+/// eight), and some to spare.
 const DESCRIPTORS: usize = 16;
 
 /// Maximum size of the regions forwarded by a client, as a multiple of the maximum memory of a link.
@@ -319,8 +320,8 @@ fn keep(
         });
         Some(watcher.watch(socket, Box::new(handler))?)
     };
-    // If the link ended at once, the handler ran before the control socket was stored; the socket is then
-    // dropped now.
+    // If the link has already ended, the handler was dropped before the control socket could be stored, and
+    // the socket is dropped by this function.
     permit.with(|live| live.as_mut().map(|live| live.control_socket = control_socket.take()));
     links.changes.notify();
     Ok(permit)
@@ -377,8 +378,8 @@ impl Drop for ServerHandler {
     fn drop(&mut self) {
         let Some(live) = self.permit.with(Option::take).flatten() else { return };
         self.links.changes.notify();
-        // The session may be slow, and the link's thread finishes its current request: the watcher must not
-        // wait for that.
+        // The watcher's thread must not wait for the session, which may be slow to end, nor for the link's
+        // thread, which finishes its current request.
         let (turn, end) =
             (EndingLink::begin(&self.links), std::mem::replace(&mut self.end, EndReason::Stopped));
         let ending = move || {

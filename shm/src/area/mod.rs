@@ -1,7 +1,7 @@
-//! Allocator of bulk memory, which is for file data, in one end of a link.
+//! Allocator of bulk memory, which is for file data, in the region of one side of a link.
 //!
-//! The client of a link allocates the bulk memory of both ends, so the server needs no accounting and frees
-//! require no message (docs/formats/link.md, "Region").
+//! The client of a link allocates the bulk memory of both regions, so the server needs no accounting and
+//! frees require no message (docs/formats/link.md, "Region").
 
 mod pages;
 mod span;
@@ -41,7 +41,7 @@ impl Area {
         Area(Arc::new(AreaInner { pages: Mutex::new(pages), start }))
     }
 
-    /// Allocates a span of `len` bytes; `None` if no free piece is large enough.
+    /// Allocates a span of `len` bytes. Returns `None` if no contiguous free range is large enough.
     pub fn take(&self, len: u64) -> Option<Span> {
         let at = self.0.lock().take(len)?;
         Some(Span::new(self.clone(), self.0.start + at, len))

@@ -2,11 +2,12 @@
 
 /// Size of a page, in bytes.
 pub(super) const PAGE_BYTES: u64 = 4096;
-/// Allocation unit of a split page, in bytes: a cache line. A page has 64, one per bit of a word.
+/// Size of a grain, the allocation unit of a split page, in bytes: a cache line. A page has 64 grains, one
+/// for each bit of a word.
 pub(super) const GRAIN_BYTES: u64 = 64;
 /// Maximum number of grains of a span in a split page; a longer span occupies whole pages.
 const GRAINS_MAX: u64 = 32;
-/// Maximum number of split pages searched before a whole page is split.
+/// Maximum number of split pages searched for free grains before another page is split: bounds the time.
 const SPLIT_LOOKS: usize = 16;
 
 /// Page and grain bitmaps. Offsets are in bytes from the first page.
@@ -18,6 +19,7 @@ pub(super) struct Pages {
     split: Bits,
     /// Free grains of each split page, one bit each.
     grains: Box<[u64]>,
+    /// Number of free grains, including all those of free whole pages.
     free_grains: u64,
 }
 

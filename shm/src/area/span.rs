@@ -1,6 +1,6 @@
 use crate::area::Area;
 
-/// An allocated byte range of an end, freed when dropped. Does not keep the end's memory mapped.
+/// An allocated byte range of bulk memory, freed when dropped. Does not keep the memory mapped.
 #[derive(Debug)]
 pub struct Span {
     area: Area,

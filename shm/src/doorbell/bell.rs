@@ -1,14 +1,14 @@
 //! A doorbell over a stream of bytes, for two sides without a common kernel.
 //!
-//! A ring is one byte, whose value is ignored: the ringing side changes the doorbell's word in shared memory
-//! first, and the sleeper reads that word. Bytes may therefore be lost, repeated or invented by the peer
-//! without harm to this side:
+//! To ring is to write one byte, whose value is ignored: the ringing side changes the doorbell's word in
+//! shared memory first, and the sleeper reads that word. Bytes may therefore be lost, repeated or invented by
+//! the peer without harm to this side:
 //!
-//! - A sleeper looks at the word by itself, at first after [`PATIENCE_MIN`]. If the word has changed without
-//!   a byte, the bell is *lost*: the sleeper looks at intervals, as without a bell, until one byte has
+//! - A sleeper also polls the word, at first after [`PATIENCE_MIN`]. If the word has changed without a byte,
+//!   the bell is *lost*: the sleeper polls at short intervals, as without a bell, until one byte has
 //!   announced a message. Each further loss doubles the number of bytes required.
 //! - After [`EMPTY_MAX`] wake-ups in a row without a message, or at the end of the stream, the stream is
-//!   *muted*: for a while the sleeper ignores it, and looks at the word at intervals only.
+//!   *muted*: for a while the sleeper ignores it, and polls the word at intervals only.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,8 +20,8 @@ use tombolo_sys::stream::{self, Drained};
 use crate::cells::SleepOutcome;
 use crate::doorbell::{INTERVAL_MAX, INTERVAL_MIN};
 
-/// Time until the next look at the word while the bell works: at first after a message, and at most. The
-/// latter costs an idle link no more than its heartbeat.
+/// Polling interval of the word while the bell works: after a message, and, after it was doubled repeatedly,
+/// at most. The maximum costs an idle link no more than its heartbeat.
 const PATIENCE_MIN: Duration = Duration::from_millis(100);
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
 /// Maximum number of rings required until a lost bell is trusted again. After as many rings without a loss,
@@ -62,10 +62,11 @@ struct Trust {
     /// Number of rings with a message since the last loss.
     rings: u32,
     muted_until: Option<Instant>,
+    /// Time for which the stream is muted next.
     muted_for: Duration,
-    /// Time until the next look at the word while the bell is neither lost nor muted.
+    /// Next polling interval of the word while the bell is neither lost nor muted.
     patience: Duration,
-    /// Next interval while the bell is lost or muted.
+    /// Next polling interval while the bell is lost or muted.
     interval: Duration,
     /// Number of wake-ups by the peer since the last message, or since the stream was muted.
     empty: u32,
@@ -98,8 +99,8 @@ impl Bell {
 
     /// Writes a byte to the stream, which wakes the peer.
     pub(super) fn ring(&self) {
-        // A full stream has bytes that the peer has not read, and a stream that has ended or failed wakes
-        // nobody: the peer looks by itself.
+        // An error is ignored: if the stream is full, bytes that the peer has not read will wake it; if the
+        // stream has ended or failed, the peer polls the word.
         let _ = stream::ring(&self.stream.output);
     }
 
@@ -108,8 +109,8 @@ impl Bell {
         self.nudge.notify();
     }
 
-    /// Sleeps until the peer rings, this side nudges, the timeout expires, or a look finds that `is_changed`
-    /// returns `true`.
+    /// Sleeps until the peer rings, this side nudges, the timeout expires, or `is_changed`, which is called
+    /// at intervals, returns `true`.
     pub(super) fn wait(&self, is_changed: impl Fn() -> bool, timeout: Option<Duration>) -> SleepOutcome {
         // No lock is held during the sleep.
         let mut trust = *self.trust();
@@ -118,7 +119,8 @@ impl Bell {
         outcome
     }
 
-    /// Sleeps without reading a clock unless the stream is muted: in some guests that is a slow system call.
+    /// Sleeps as [`wait`](Self::wait) does. Reads no clock unless the stream is muted, because in some guests
+    /// reading a clock is a slow system call.
     fn sleep(
         &self,
         trust: &mut Trust,
@@ -170,8 +172,8 @@ impl Bell {
         SleepOutcome::TimedOut
     }
 
-    /// Records whether the last sleep was followed by a message. If not, it counts only if the peer ended the
-    /// sleep.
+    /// Records whether the last sleep was followed by a message. A sleep without one counts only if the peer
+    /// ended it, by a byte or a change of the word.
     pub(super) fn slept(&self, found: bool) {
         let mut trust = self.trust();
         if found {

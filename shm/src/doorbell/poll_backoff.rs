@@ -25,7 +25,9 @@ const CLOSED_FOR: u32 = 512;
 /// One consumer's learnt delay before polling the next slot.
 #[derive(Clone, Copy, Debug)]
 pub struct PollBackoff {
+    /// Delay before the first poll, in steps of a [`PAUSE`]th of a spin-loop hint.
     steps: u32,
+    /// Maximum of `steps`, calibrated from [`BACKOFF_MAX_NS`].
     max: u32,
     /// Number of messages until back-off is enabled again.
     closed_for: u32,
@@ -45,8 +47,8 @@ impl Default for PollBackoff {
 }
 
 impl PollBackoff {
-    /// Delays the first poll of a slot, by less than a microsecond. The consumer must call this before each
-    /// poll.
+    /// Delays the first poll of a slot, by less than a microsecond. The consumer calls this before each poll;
+    /// before later polls of the same slot it returns at once.
     #[inline]
     pub fn rest(&self) {
         if self.is_fresh && self.closed_for == 0 {

@@ -18,8 +18,8 @@ const EAGER_US: u32 = 2;
 /// Polling time between two yields, in µs.
 const SLICE_US: u32 = 1;
 
-/// Polls as mode and poll time prescribe. Returns `true` if the message has arrived; otherwise it is time to
-/// sleep, or, in a mode that never sleeps, `is_over`, which is called repeatedly, has returned `true`.
+/// Polls as `mode` and `poll_time` prescribe. Returns `true` once the message has arrived, and `false` if the
+/// caller should sleep now. The modes that never sleep poll until `is_over` returns `true`.
 pub(super) fn poll(
     mode: Mode,
     poll_time: &mut PollTime,
@@ -94,7 +94,7 @@ pub(super) fn polls_per_us() -> u32 {
             (0..POLLS).for_each(|_| spin_loop());
             start.elapsed()
         };
-        // The minimum: others may use the processor in between.
+        // The shortest of several: other threads may use the processor during a measurement.
         let shortest = (0..5).map(|_| time()).min().unwrap_or_default();
         let nanos = u32::try_from(shortest.as_nanos()).unwrap_or(u32::MAX).max(1);
         (POLLS * 1000 / nanos).clamp(1, 1000)

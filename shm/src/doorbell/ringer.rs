@@ -40,8 +40,8 @@ impl<W: DoorbellWord, M: DoorbellWordMut> Ringer<W, M> {
     #[inline]
     pub fn ring(&self) {
         let Some(notify_flag) = &self.notify_flag else { return };
-        // This fence orders the messages before the load of the notify flag; the sleeper orders its flag
-        // before its poll.
+        // This fence orders the pushed messages before the load of the notify flag. The sleeper orders the
+        // store of its flag before its last poll, so that one of the two sees the other's store.
         W::fence();
         let sleep = notify_flag.load(Acquire);
         if sleep % 2 == 1 && sleep != self.ended.load(Relaxed) {
@@ -58,8 +58,8 @@ impl<W: DoorbellWord, M: DoorbellWordMut> Ringer<W, M> {
     fn wake(&self, sleep: u32) {
         self.doorbell.bump();
         self.doorbell.wake();
-        // The sleep is marked as ended only after the wake-up: another thread that finds the mark must not
-        // rely on a ring that is still pending.
+        // `ended` is stored only after the wake-up: another thread that reads it does not ring, and must not
+        // rely on a wake-up that is still to happen.
         self.ended.swap(sleep, AcqRel);
         self.rings.fetch_add(1, Relaxed);
     }

@@ -11,8 +11,8 @@ use crate::ring::Consumer;
 
 /// Without a doorbell: initial interval between two polls.
 pub const INTERVAL_MIN: Duration = Duration::from_micros(50);
-/// Without a doorbell: maximum interval, and thus maximum delay of a message (plus the system's timer slack).
-/// 200 polls per second take well under a hundredth of a processor.
+/// Without a doorbell: maximum interval between two polls, and thus maximum delay of a message (plus the
+/// system's timer slack). 200 polls per second take well under a hundredth of a processor.
 pub const INTERVAL_MAX: Duration = Duration::from_millis(5);
 
 /// A condition that a sleeper waits for, such as a message in a ring.
@@ -64,8 +64,7 @@ pub struct SleeperCounts {
     pub sleeps: u64,
 }
 
-/// The consumer's side of a doorbell: waits for messages. Each end of a link has one, which one thread at a
-/// time uses.
+/// The consumer's side of a doorbell: waits for messages. One thread at a time uses it.
 #[derive(Debug)]
 pub struct Sleeper<W = PeerDoorbell, M = WordMut> {
     mode: Mode,
@@ -176,7 +175,8 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         };
         let expected = doorbell.load(Acquire);
         let sleep = self.notify_flag.load(Relaxed).wrapping_add(1) | 1;
-        // Stored after `expected` was read: a ringer that sees the flag changes the doorbell.
+        // The flag is stored after `expected` was read: a ringer that sees the flag changes the doorbell, and
+        // the wait below then returns at once.
         self.notify_flag.store(sleep, Release);
         self.sleeping.store(1, Relaxed);
         // The flag is stored before the condition is polled once more, and the producer writes its message
@@ -226,7 +226,7 @@ impl<W: DoorbellWord, M: DoorbellWordMut> Nudger<W, M> {
         self.nudged.wake();
         M::fence();
         let Some(doorbell) = &self.doorbell else { return };
-        // The sleeper may be between its last poll and the system call: then there is no sleeping thread yet.
+        // A wake-up is lost if the sleeper is between its last poll and the system call, so it is repeated.
         while self.sleeping.load(Relaxed) != 0 && self.nudged.load(Relaxed) != 0 {
             doorbell.wake();
             M::yield_now();

@@ -1,4 +1,5 @@
-//! The two ends of a link, from one side's view.
+//! The two ends of a link from one side's view: [`Ends`] has the memory of both sides, and what they agreed
+//! on.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ impl Role {
     }
 }
 
-/// The generation of a link: slots of the previous 65,535 generations never match. Chosen by the server;
-/// never zero.
+/// The generation of a link, chosen by the server and never zero. Messages of another generation are not
+/// recognised: slot stamps contain the low 16 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Epoch(NonZeroU32);
 
@@ -64,7 +65,7 @@ impl DoorbellKind {
     pub const ALL: [DoorbellKind; 3] = [DoorbellKind::Futex, DoorbellKind::Bell, DoorbellKind::Silent];
 }
 
-/// One end's memory: a region or a part of one (half of a file that both sides map).
+/// The memory of one domain: a region or a part of one (half of a file that both sides map).
 #[derive(Debug, Clone)]
 pub struct Extent {
     region: Region,
@@ -104,13 +105,13 @@ impl Extent {
         self.len as u64
     }
 
-    /// Returns `true` if the end has no bytes.
+    /// Returns `true` if the extent has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Translates `len` bytes at `offset` of this end to an offset in the region. Fails if they are not all
-    /// inside this end. An offset that a peer names must pass this check.
+    /// Translates the offset of `len` bytes of this extent to an offset in the region. Fails if they are not
+    /// all inside the extent. An offset that a peer names must pass this check.
     #[inline]
     pub fn place(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
         let outside = || OutOfBounds {
@@ -125,29 +126,22 @@ impl Extent {
         }
     }
 
-    /// Returns the offset in the region of the last `len` bytes of this end; `None` if the layout needs some of
-    /// them.
-    pub fn tail(&self, len: u64, layout: &Layout) -> Option<usize> {
-        let offset = self.len().checked_sub(len).filter(|offset| *offset >= layout.bytes())?;
-        self.place(offset, len).ok()
-    }
-
-    /// Copies `out.len()` bytes from `offset` of this end. Each byte has a value that it had in the region at
-    /// some time during the call.
+    /// Copies `out.len()` bytes from `offset` of this extent. Each byte has a value that it had in the region
+    /// at some time during the call.
     #[inline]
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
         self.region.read_at(self.place(offset, out.len() as u64)?, out)
     }
 
-    /// Copies `bytes` to `offset` of this end, which must be ours.
+    /// Copies `bytes` to `offset` of this extent, which must belong to this side.
     #[inline]
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
         self.region.write_at(self.place(offset, bytes.len() as u64)?, bytes)
     }
 }
 
-/// A link from one side's view, ready for rings: both ends are mapped, checked, and at least as long as the
-/// layout requires.
+/// A link from one side's view, ready for rings: the memory of both sides is mapped, checked, and at least as
+/// long as the layout requires.
 #[derive(Debug, Clone)]
 pub struct Ends {
     /// The side that this process has.
@@ -156,7 +150,7 @@ pub struct Ends {
     pub own: Extent,
     /// The memory that the peer writes, and may change at any moment.
     pub peer: Extent,
-    /// Layout of both ends.
+    /// Layout of both sides' memory.
     pub layout: Layout,
     /// Generation of the link: part of every slot's stamp.
     pub epoch: Epoch,

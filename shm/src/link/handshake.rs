@@ -42,7 +42,7 @@ pub struct ServerHandshake {
     token: u32,
     incarnation: Incarnation,
     attempt: u32,
-    /// Our stage as published in the page.
+    /// This side's stage as published in the page.
     published: Stage,
     pulse: HeartbeatSender,
     watch: Watch,
@@ -51,7 +51,8 @@ pub struct ServerHandshake {
 
 #[derive(Debug)]
 enum ServerState {
-    /// Another server owns the page, and its heartbeat is watched; or no server does, and `owner` is 0.
+    /// Another server with the token `owner` owns the page, and its heartbeat is watched; or no server does,
+    /// and `owner` is 0.
     Foreign { owner: u32 },
     /// The page is open: no client has claimed it.
     Open,
@@ -250,7 +251,7 @@ impl ServerHandshake {
         &self.watch
     }
 
-    /// Takes the page if it has no owner, or if its owner is dead.
+    /// Takes the page if it has no owner, or if its owner's heartbeat is lost.
     fn take(&mut self, owner: u32, now: Instant) -> Result<ServerStep, PageError> {
         let current = self.page.owner.load(Ordering::SeqCst);
         if current != owner {

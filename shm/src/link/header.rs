@@ -25,14 +25,14 @@ pub const DOORBELL_OFFSET: u64 = 384;
 
 const MAGIC: [u8; 8] = *b"TMBLRGN\0";
 
-/// Returns the owner's heartbeat count. Every end has a header, so the call cannot fail; the number is not
-/// validated.
+/// Returns the heartbeat count in a side's header. The memory is large enough for a header, so the call
+/// cannot fail. The count is not validated.
 pub(super) fn heartbeat(end: &Extent) -> u64 {
     let at = end.place(HEARTBEAT_OFFSET, 8);
     at.and_then(|at| end.region().load_u64(at, Ordering::Relaxed)).map_or(0, u64::from_le)
 }
 
-/// Stores this side's heartbeat count in its own end.
+/// Stores this side's heartbeat count in its own memory.
 pub(super) fn set_heartbeat(own: &Extent, count: u64) {
     let at = own.place(HEARTBEAT_OFFSET, 8);
     let stored = at.and_then(|at| own.region().store_u64(at, count.to_le(), Ordering::Relaxed));
@@ -85,8 +85,8 @@ pub enum HeaderError {
 }
 
 impl Header {
-    /// Initialises the end: clears header page and rings, so that no slot of an earlier link remains, and
-    /// writes the header. Must be called by the owner only, before the peer reads the end.
+    /// Initialises the memory of its owner, which alone may call this, before the peer reads it: clears
+    /// header page and rings, so that no slot of an earlier link remains, and writes the header.
     pub fn format(&self, own: &Extent) -> Result<(), OutOfBounds> {
         const ZEROES: [u8; 4096] = [0; 4096];
         for page in (0..self.layout.buffers_offset()).step_by(ZEROES.len()) {
@@ -95,7 +95,7 @@ impl Header {
         own.write_at(0, Raw::from(self).as_bytes())
     }
 
-    /// Reads the header at the start of `end`. Copied once, then checked.
+    /// Reads the header at the start of a side's memory. It is copied once, then checked.
     pub fn read(end: &Extent) -> Result<Header, HeaderError> {
         let mut raw = Raw::new_zeroed();
         end.read_at(0, raw.as_mut_bytes())?;

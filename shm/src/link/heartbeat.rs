@@ -1,7 +1,7 @@
 //! Liveness of the peer, from a counter that it increments. No clock: the time is passed in.
 //!
-//! With a socket, its closing reports death at once, and a heartbeat only reveals a stuck peer. With memory
-//! alone, the heartbeat is the only sign of life.
+//! On a link with a control socket the kernel closes the socket of a dead peer at once, and the heartbeat
+//! only reveals a stuck one. On a link over memory alone, the heartbeat is the only sign of life.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ pub const BEAT: Duration = Duration::from_millis(100);
 /// reported otherwise: heartbeats alone do not justify more frequent wake-ups.
 pub const SLOW_BEAT: Duration = Duration::from_secs(1);
 
-/// This side's heartbeat: a counter in its end that the peer watches.
+/// This side's heartbeat: a counter in its memory that the peer watches.
 #[derive(Debug, Clone, Copy)]
 pub struct HeartbeatSender {
     count: u64,
@@ -35,19 +35,19 @@ impl HeartbeatSender {
         HeartbeatSender { interval, ..self }
     }
 
-    /// Returns the heartbeat of an end, continuing from its counter.
+    /// Returns the heartbeat of this side, continuing from the counter in its memory.
     pub fn of(own: &Extent, now: Instant) -> HeartbeatSender {
         HeartbeatSender::new(heartbeat(own), now)
     }
 
-    /// Increments the counter of our end, if due.
+    /// Increments the counter in this side's memory, if due.
     pub fn beat_in(&mut self, own: &Extent, now: Instant) {
         if let Some(count) = self.beat(now) {
             set_heartbeat(own, count);
         }
     }
 
-    /// Returns the new value of our counter, if due.
+    /// Increments this side's counter, if due, and returns the value to be stored; `None` if it is not due.
     pub fn beat(&mut self, now: Instant) -> Option<u64> {
         if now < self.next {
             return None;
@@ -102,7 +102,9 @@ impl HeartbeatTimeouts {
 pub struct Watch {
     timeouts: HeartbeatTimeouts,
     count: u64,
+    /// Time of the last sample.
     looked: Instant,
+    /// Time since the last change of the counter, as of the last sample.
     silence: Duration,
     lost: bool,
 }
@@ -113,7 +115,7 @@ impl Watch {
         Watch { timeouts, count, looked: now, silence: Duration::ZERO, lost: false }
     }
 
-    /// Begins to watch the owner of an end.
+    /// Begins to watch the counter in the peer's memory.
     pub fn of(peer: &Extent, now: Instant) -> Watch {
         Watch::new(heartbeat(peer), HeartbeatTimeouts::default(), now)
     }
@@ -124,7 +126,7 @@ impl Watch {
         Watch { timeouts, ..self }
     }
 
-    /// Samples the counter of the peer's end.
+    /// Samples the counter in the peer's memory.
     pub fn look_at(&mut self, peer: &Extent, now: Instant) -> Health {
         self.look(heartbeat(peer), now)
     }
@@ -132,8 +134,8 @@ impl Watch {
     /// Records a sample of the counter. Any change of the counter is a heartbeat, even an irregular one. A
     /// lost peer stays lost.
     pub fn look(&mut self, count: u64, now: Instant) -> Health {
-        // After a time without samples (this machine was suspended, or this process stopped) the peer may
-        // have been stopped or starved as well, so that time counts as [`BEAT`].
+        // During a long time without samples (this machine was suspended, or this process stopped) the peer
+        // may have been stopped as well, so all of that time counts as one [`BEAT`].
         let passed = now.saturating_duration_since(self.looked);
         self.silence += if passed > self.timeouts.late { BEAT } else { passed };
         self.looked = now;

@@ -6,13 +6,13 @@ use thiserror::Error;
 pub const HEADER_BYTES: u64 = 4096;
 /// Size of a ring's slot, in bytes: a cache line.
 pub const SLOT_BYTES: u64 = 64;
-/// Size of the buffer that belongs to each request id, in bytes.
+/// Size of a buffer for the variable part of a request or answer, in bytes. Each slot has one.
 pub const FRAME_BYTES: u64 = 4096;
 /// Minimum number of slots of a ring, and thus of outstanding requests.
 pub const SLOTS_MIN: u32 = 8;
 /// Maximum number of slots of a ring, and thus of outstanding requests.
 pub const SLOTS_MAX: u32 = 1024;
-/// Minimum number of slots of a back ring.
+/// Minimum number of slots of a back ring, which is reserved for call-backs by the server.
 pub const BACK_SLOTS_MIN: u32 = 8;
 /// Maximum number of slots of a back ring.
 pub const BACK_SLOTS_MAX: u32 = 256;
@@ -22,9 +22,9 @@ pub const REGION_BYTES_MAX: u64 = 1 << 40;
 const PAGE_BYTES: u64 = 4096;
 
 /// The layout of a region, the same for both sides of a link: header page, ring of requests or answers, back
-/// ring of call-backs or answers to them, a buffer for each request id, and bulk memory for file data.
+/// ring of call-backs (reserved) or answers to them, a buffer for each slot, and bulk memory for file data.
 ///
-/// All offsets are in bytes from the start of the end's memory, which is page-aligned.
+/// All offsets are in bytes from the start of the region, which is page-aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     slots: u32,

@@ -1,4 +1,4 @@
-//! Set-up of a link: layout of regions, roles, negotiation, liveness.
+//! Set-up of a link: layout of regions, roles, negotiation, liveness. `host/links` adds sockets and threads.
 //!
 //! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `region_forwarding`, `negotiate`,
 //! `heartbeat`; for links without a socket `rendezvous_page`, `handshake`.

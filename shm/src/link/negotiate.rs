@@ -115,8 +115,8 @@ impl Agreement {
         }
     }
 
-    /// Returns the link from one side's view, without a bell. Both ends must be at least as long as the
-    /// layout.
+    /// Returns the link from one side's view, without a bell. The memory of both sides must be at least as
+    /// long as the layout.
     pub fn ends(&self, role: Role, own: Extent, peer: Extent) -> Ends {
         let Agreement { features, layout, epoch, doorbell, .. } = *self;
         Ends { role, own, peer, layout, epoch, features, doorbell, bell: None }
@@ -158,8 +158,7 @@ impl Hello {
         }
     }
 
-    /// Checks the server's reply against the offer. No value in the reply that could harm the client is used
-    /// unchecked.
+    /// Checks the server's reply against this hello. Fails if the server chose a value that was not offered.
     pub fn check(&self, welcome: &Welcome) -> Result<Agreement, WelcomeError> {
         let offered = |what, holds: bool| if holds { Ok(()) } else { Err(WelcomeError::NotOffered { what }) };
         offered("version", (self.version_min..=self.version_max).contains(&welcome.version))?;

@@ -1,6 +1,6 @@
 //! Memory that only its owner writes: a memfd that is mapped and then sealed.
 //!
-//! The seal against future writes does not affect the owner's existing mapping. Without it a peer could
+//! The seal against future writes does not affect the owner's existing mapping. Without the seal a peer could
 //! reopen its descriptor for writing, through /proc. The seal against shrinking keeps the peer's loads from
 //! faulting.
 
@@ -11,7 +11,7 @@ use tombolo_sys::memfd::{self, Seals};
 
 use crate::region::RegionError;
 
-/// Seals required by both sides. SEAL prevents a later seal against all writes, or against growing.
+/// Seals required by both sides. `SEAL` keeps the peer from adding others, which would stop the owner.
 const SEALS: Seals = Seals::SHRINK.union(Seals::FUTURE_WRITE).union(Seals::SEAL);
 
 /// Memory of this process, and the descriptor through which other processes map it for reading.
@@ -55,7 +55,7 @@ pub fn map_peer(memory: impl AsFd, bytes: u64) -> Result<Region, RegionError> {
     if !seals.contains(SEALS) {
         return Err(RegionError::NotSealed);
     }
-    // Read after the seals were checked: without them the size could still change.
+    // The size is read after the seals were checked: without the seals the memory could still shrink.
     let size =
         memfd::size_bytes(memory.as_fd()).map_err(|error| RegionError::io("the peer's memory", error))?;
     let too_small = RegionError::TooSmall { bytes: size, wanted_bytes: bytes };

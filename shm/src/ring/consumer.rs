@@ -8,8 +8,8 @@ use crate::link::{Epoch, Extent, SLOT_BYTES};
 use crate::ring::message::{Message, TAIL_WORDS};
 use crate::ring::slot_stamp::{Cursor, SlotStamp};
 
-/// The reading side of a ring; one per ring. The peer may write anything at any time: messages are copied
-/// once, and are not checked.
+/// The reading side of a ring; one per ring. The peer may write anything at any time, so messages are copied
+/// once; the caller checks their contents.
 #[derive(Debug)]
 pub struct Consumer<C = Lines> {
     cells: C,
@@ -30,7 +30,7 @@ pub struct StampFault {
 }
 
 impl Consumer {
-    /// Returns the ring of `slots` slots at `offset` of the peer's end. Fails if it is not inside, not
+    /// Returns the ring of `slots` slots at `offset` of the peer's memory. Fails if it is not inside, not
     /// aligned to cache lines, or if the number of slots is not a power of two.
     pub fn at(peer: &Extent, offset: u64, slots: u32, epoch: Epoch) -> Result<Consumer, OutOfBounds> {
         let start = peer.place(offset, u64::from(slots) * SLOT_BYTES)?;

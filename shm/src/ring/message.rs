@@ -10,9 +10,9 @@ pub(super) const TAIL_WORDS: usize = BODY_WORDS + 1;
 /// The contents of a slot. A received one is a private, unchecked copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
-    /// Request id, which is also the index of the request's buffer. An answer has the id of its request.
+    /// Request id; its low bits are the index of the request's buffer. An answer has the id of its request.
     pub id: u32,
-    /// Number of used bytes of the buffer that belongs to the request id.
+    /// Number of bytes used of the buffer that belongs to the request id, in the sender's memory.
     pub frame_len: u32,
     /// Kind of the request or answer, as numbered by the link's protocol.
     pub kind: u32,

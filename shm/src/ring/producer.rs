@@ -20,9 +20,9 @@ pub struct Producer<C = LinesMut> {
 }
 
 impl Producer {
-    /// Returns the ring of `slots` slots at `offset` of our own end, whose slots must be zero. Fails if it
-    /// is not inside, not aligned to cache lines, if the number of slots is not a power of two, or if the
-    /// end is read-only.
+    /// Returns the ring of `slots` slots at `offset` of this side's memory, whose slots must be zero. Fails
+    /// if it is not inside, not aligned to cache lines, if the number of slots is not a power of two, or if
+    /// the memory is mapped read-only.
     pub fn at(own: &Extent, offset: u64, slots: u32, epoch: Epoch) -> Result<Producer, OutOfBounds> {
         let start = own.place(offset, u64::from(slots) * SLOT_BYTES)?;
         Ok(Producer::new(LinesMut::new(own.region(), start, slots as usize)?, epoch))

@@ -3,9 +3,9 @@ use crate::link::Epoch;
 /// The stamp of a slot, in the low half of its first word, for one lap of one epoch: the epoch's low 16 bits
 /// above those of the lap.
 ///
-/// Laps count from 1, so an empty slot of a fresh link, all zeroes, never matches; a slot of an earlier epoch
-/// matches after 65,536 epochs at the earliest; a slot of an earlier lap is at most one lap old, so it never
-/// matches.
+/// Laps count from 1, so an empty slot of a fresh link, all zeroes, never matches. A slot of another epoch
+/// does not match unless the low 16 bits of both epochs are equal. An unread slot is at most one lap old, so
+/// its stamp differs although the lap wraps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SlotStamp(pub(super) u32);
 
@@ -37,12 +37,12 @@ impl SlotStamp {
     }
 }
 
-/// Position of one side: the next slot, and its stamp.
+/// Position of producer or consumer in a ring: the next slot, and the stamp of its next message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor {
     pub(super) slot: usize,
     pub(super) stamp: SlotStamp,
-    /// `true` while no slot has been written twice.
+    /// `true` until the position wraps for the first time.
     pub(super) first_lap: bool,
 }
 

@@ -6,7 +6,7 @@ use tombolo_mem::{Lines, LinesMut, WORDS_PER_LINE};
 use super::SLOTS;
 use crate::cells::{Cells, CellsMut};
 
-/// The line of the header whose first word is the epoch.
+/// Number of the header's line whose first word is the window's epoch.
 const EPOCH_LINE: usize = 2;
 
 /// Increment of a slot while a change is in progress: the lower 16 bits count the changes in progress, of
@@ -39,8 +39,8 @@ impl<L: Cells> Counts<L> {
     /// was taken are current.
     #[inline(always)]
     pub fn holds(&self, version: &Version) -> bool {
-        // The slot is loaded first, so that a count from after a change of the epoch is not paired with the
-        // former epoch.
+        // The slot is loaded before the epoch. The other way round, the epoch could change in between, and a
+        // count of the new epoch would be accepted with the former one.
         self.load(version.slot) == version.count && self.epoch() == version.epoch
     }
 

@@ -2,14 +2,10 @@
 //! (docs/formats/window.md).
 //!
 //! A server counts the changes of each file in a slot: one more in progress before a change begins, one more
-//! completed when it has ended. A client remembers the version of a file's slot from before its request;
-//! while that holds, nothing has changed. The cached data themselves are in the client's own memory and
-//! arrived in answers, so the window reveals nothing but the fact of a change. Several files may share a
-//! slot, which only causes superfluous requests.
-//!
-//! A [`Window`] is the server's, in sealed memory that a client on the same kernel maps ([`WindowReader::map`]).
-//! A guest cannot map it, so the server keeps a [`WindowMirror`] in the file that both share
-//! ([`WindowReader::at`]).
+//! completed when it has ended. Before a client requests data, it reads the version of the file's slot; while
+//! the version holds, the data are current. The cached data themselves are in the client's own memory, so the
+//! window reveals nothing but the fact of a change. Several files may share a slot, which only causes
+//! superfluous requests. The server's side is [`Window`], the client's [`WindowReader`].
 
 mod counts;
 mod mirror;
@@ -60,8 +56,11 @@ impl Window {
         let counts = format(own.region(), 0, places.hash_one(MAGIC) >> 1)?;
         let memory =
             own.as_fd().try_clone_to_owned().map_err(|error| RegionError::io("the window", error))?;
-        let readable = counts.as_readable();
-        Ok(Self { counts: MirroredCounts::new(counts), readable, memory: Arc::new(memory), places })
+        let places = RandomState::new();
+        let readable = Counts::of(head.as_lines(), slots.as_lines());
+        // The epoch begins in the lower half of the numbers, so that incrementing it never wraps.
+        let counts = Counts::begin(head, slots, places.hash_one(MAGIC) >> 1);
+        Ok(Self { counts, readable, memory: Arc::new(memory), places })
     }
 
     /// Returns the slot of a file, by its device and inode numbers.

@@ -14,8 +14,8 @@ use super::error::LineError;
 use super::message::{FRAME_MAX, FrameWriter, RawReply, Reply, Spans, new_buffer};
 use super::queued_request::{QueuedRequest, QueuedStage};
 
-/// A pending call. Dropping it abandons the answer, and also a request that is still queued. The id and the
-/// spans of a request already sent stay in use until the server has answered.
+/// A pending call. Dropping it cancels a request that is still queued. The answer to a request already sent
+/// is discarded, and its id and spans stay in use until the server has answered.
 ///
 /// To await it, poll it as a future from any thread; [`now`](Self::now) polls for an immediate answer, and
 /// [`wait`](Self::wait) blocks.
@@ -70,7 +70,7 @@ impl Call {
         };
         match core.poll(id) {
             Some(Ok(answer)) => Ok(Ok(answer.with(spans))),
-            // No answer has arrived for as long as polling pays.
+            // No answer has arrived within the polling time.
             None => Err(Self { core: core.clone(), stage, spans }),
             Some(Err(error)) => Ok(Self { core: core.clone(), stage, spans }.finish(Err(error))),
         }
@@ -101,12 +101,12 @@ impl Call {
         self.core.received(self.id()?)
     }
 
-    /// Returns the answer if it arrives within a bounded time without sleeping: the time that has recently
-    /// paid, at most 50 µs, or 500 with a bell ([`Mode::Adaptive`]), none ([`Mode::Event`]), or 1 ms (the
-    /// other modes).
+    /// Polls for the answer without sleeping, and returns `None` if it does not arrive within a bounded time:
+    /// in [`Mode::Adaptive`] the time within which recent answers arrived, at most 50 µs (500 µs with a
+    /// bell); in [`Mode::Event`] none; in the other modes 1 ms.
     ///
-    /// The caller may receive answers to other calls meanwhile, and wakes their tasks on this thread: it must
-    /// hold no lock needed by a task that waits for a call. The answer is returned only once.
+    /// Meanwhile this thread may receive answers to other calls, and run the tasks that wait for them: the
+    /// caller must hold no lock needed by such a task. The answer is returned only once.
     #[inline]
     pub fn now(&mut self) -> Option<Outcome> {
         match self.stage {
@@ -118,8 +118,8 @@ impl Call {
         }
     }
 
-    /// Returns the id of the request, for reference in another request; `None` for a queued request until a
-    /// poll finds that it was sent, once the answer was taken, and if the request was not sent.
+    /// Returns the id of the request, for reference in another request. Returns `None` for a queued request
+    /// until a poll finds that it was sent, after the answer was taken, and if the request could not be sent.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         match self.stage {
@@ -149,7 +149,8 @@ impl Call {
         }
     }
 
-    /// Sleeps until the answer is received, or, if the call was queued, until it is sent.
+    /// Sleeps until the answer is received. If the call was queued, sleeps only until it is sent, and returns
+    /// `None`.
     fn sleep(&mut self) -> Option<Outcome> {
         let was_queued = matches!(self.stage, Stage::Queued(_));
         block_on(poll_fn(|context| match self.poll_with(context.waker()) {
@@ -176,7 +177,8 @@ impl Call {
         }
     }
 
-    /// Polls a call that is not sent.
+    /// Polls a call that was not sent when it was polled last. Returns its failure, or `None` while it is
+    /// queued and once it was sent. A queued call wakes `waker` when it is sent or the link ends.
     #[cold]
     fn poll_unsent(&mut self, waker: Option<&Waker>) -> Option<Outcome> {
         let core = self.core.clone();

@@ -1,4 +1,4 @@
-//! State of the request of one buffer.
+//! Completion slot: the state of the request that occupies one request buffer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -9,15 +9,16 @@ use tombolo_sys::moment::Moment;
 
 use super::message::{RawReply, Spans};
 
-/// State of the request of one buffer, on cache lines of its own, because a waiting caller polls it.
+/// State of the request that occupies one request buffer, on cache lines of its own, because a waiting caller
+/// polls it.
 ///
-/// The state is changed under the lock of the completion, except where no other thread can change it: by the
-/// thread that is about to send a request with this id, and by the leader that receives the answer to its own
-/// call while no waker is registered.
+/// `state` is changed under the lock of `completion`, except where no other thread can change it: by the
+/// thread that is about to send a request with this id, and by the leader (see `intake`) that receives the
+/// answer to its own call.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct CompletionSlot {
-    /// Id in the upper half, phase in the lower.
+    /// Id in the upper 32 bits, [`Phase`] in the lower.
     state: AtomicU64,
     completion: Mutex<Completion>,
 }
@@ -27,7 +28,7 @@ pub(super) struct CompletionSlot {
 pub(super) struct Completion {
     /// Waker for the answer, in phase `Awaited`.
     pub(super) waker: Option<Waker>,
-    /// Time of registration, in mode `Adaptive` only.
+    /// Time at which the waker was registered, in mode `Adaptive` only.
     pub(super) since: Option<Moment>,
     /// Answer, in phase `Answered`.
     pub(super) answer: Option<RawReply>,
@@ -75,7 +76,7 @@ impl CompletionSlot {
     /// Clears the slot, so that it matches no id: before the first id of its buffer is issued, and after its
     /// reply was parked.
     pub(super) fn clear(&self, id: u32) {
-        // An id of another buffer matches none.
+        // `id ^ 1` belongs to another buffer, so no caller compares it with this slot.
         self.set(id ^ 1, Phase::Free);
     }
 
@@ -91,7 +92,8 @@ impl CompletionSlot {
         ((state >> 32) as u32, Phase::of(state))
     }
 
-    /// Returns the phase of an issued id. An id that the slot no longer has is answered.
+    /// Returns the phase of an issued id. An id that the slot no longer holds is answered: its reply was
+    /// parked.
     #[inline]
     pub(super) fn phase(&self, id: u32) -> Phase {
         match self.load() {

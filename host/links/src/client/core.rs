@@ -44,9 +44,10 @@ pub(super) struct Core {
     pub(super) ids: Ids,
     pub(super) spare: Arc<FreeList<Buffer>>,
     pub(super) counters: Counters,
-    /// Replies moved out of their slots before their callers took them, because requests were queued for ids.
+    /// Replies by id, moved out of their slots before their callers took them, because requests were queued
+    /// for ids.
     pub(super) parked_replies: Mutex<HashMap<u32, RawReply>>,
-    /// Bulk memory of this side, and of the peer.
+    /// Allocators of bulk memory in this side's region, and in the server's: the client allocates in both.
     pub(super) areas: [Area; 2],
     pub(super) doorbell: Option<PeerDoorbell>,
     slots: Box<[CompletionSlot]>,
@@ -62,7 +63,7 @@ pub(super) struct Core {
     pub(super) leader_park: LeaderPark,
     /// Parking place of the receiver thread while no call is registered, or without a doorbell.
     pub(super) parker: Parker,
-    /// `true` while the line is armed for the receiver thread; changed by the leader only.
+    /// `true` while the line is armed (see `intake`) for the receiver thread; changed by the leader only.
     pub(super) is_armed: AtomicBool,
 }
 
@@ -111,14 +112,15 @@ impl Core {
         id & (self.layout.slots() - 1)
     }
 
-    /// Returns the offset of the variable part of a request, or of its answer, in either end.
+    /// Returns the offset of an id's buffer: of the request's variable part in this side's memory, and of the
+    /// answer's in the server's.
     #[inline]
     pub(super) fn buffer(&self, id: u32) -> u64 {
         // The offset exists, as an index is less than the number of buffers.
         self.layout.buffer_offset(self.index(id)).unwrap_or(u64::MAX)
     }
 
-    /// Encodes and sends a request with a free id.
+    /// Encodes and sends a request with a free id. If the arguments are too long, fails and frees the id.
     #[inline]
     pub(super) fn send(
         &self,
@@ -183,7 +185,8 @@ impl Core {
         }
     }
 
-    /// Sends the call that was queued first, except dropped ones, with an id that has become free.
+    /// Sends a queued call with an id that has become free. If the call was dropped, the next one in the
+    /// queue gets the id.
     #[cold]
     fn send_queued(&self, mut next: Option<(Arc<QueuedRequest>, u32)>, wakes: &mut Wakes) {
         while let Some((queued, id)) = next {
@@ -212,8 +215,8 @@ impl Core {
         }
     }
 
-    /// Parks all replies not yet taken, because a request is queued for an id, and its caller may be the one
-    /// that must take those replies.
+    /// Parks all replies that their callers have not taken, which frees their ids. Otherwise a caller that
+    /// waits for an id, before it takes the replies to its earlier calls, could wait forever.
     #[cold]
     pub(super) fn park_all_replies(&self) {
         let mut wakes = Wakes::default();
@@ -243,7 +246,7 @@ impl Core {
     }
 
     /// Takes the answer from the completion slot and frees the id, or takes the answer from the parked
-    /// replies.
+    /// replies. Returns `None` if it was taken before.
     pub(super) fn take(&self, slot: &CompletionSlot, id: u32) -> Option<RawReply> {
         let answer = {
             let mut completion = slot.completion();
@@ -272,7 +275,7 @@ impl Core {
         }
     }
 
-    /// Returns the error of unanswered calls.
+    /// Returns the error with which unanswered calls fail once the line has ended.
     #[cold]
     pub(super) fn lost(&self) -> LineError {
         let why = self.outcome.why().unwrap_or(EndReason::Stopped);

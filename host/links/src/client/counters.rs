@@ -33,15 +33,15 @@ pub struct Counts {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Counters {
-    /// Written under the lock of the sending side.
+    /// Written under the lock of the ring's producer.
     pub(super) calls: Counter,
-    /// Written by the leader.
     pub(super) intake: Intake,
     pub(super) queued_total: AtomicU64,
     /// Written by the receiver thread.
     pub(super) sleeps: Counter,
 }
 
+/// Counters written only by the leader.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Intake {

@@ -1,4 +1,4 @@
-//! Notify flag of a line.
+//! Notify flag of a line: the word by which the client requests the server to ring the doorbell.
 
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
@@ -28,7 +28,8 @@ impl NotifyFlag {
         self.is_armed
     }
 
-    /// Makes the server ring when it answers. The caller must check for earlier answers afterwards.
+    /// Makes the server ring for its next answer. The caller must check the ring afterwards, because the
+    /// server does not ring for an answer that it sent before it saw the flag.
     pub(super) fn arm(&mut self) {
         self.is_armed = true;
         let Some(notify_flag) = &self.notify_flag else { return };

@@ -11,7 +11,7 @@ use super::queued_request::QueuedRequest;
 /// Free ids, and the queue of calls waiting for one.
 #[derive(Debug)]
 pub(super) struct Ids {
-    /// Cache of one free id, outside the lock; empty while a request is queued, except for moments.
+    /// Cache of one free id, outside the lock; empty while a request is queued, except briefly.
     cached: IdCache,
     inner: Mutex<Inner>,
     slots: u32,
@@ -49,8 +49,8 @@ impl Ids {
         }
         inner.waiting.push_back(queued.clone());
         self.is_wanted.store(true, Ordering::SeqCst);
-        // A thread that returns an id checks the flag afterwards, so that either it finds the flag, or this
-        // thread finds the id.
+        // A thread that frees an id checks `is_wanted` afterwards, so that either it sees the queued request,
+        // or this thread finds the id.
         let id = self.cached.take();
         if id.is_some() {
             inner.waiting.pop_back();
@@ -62,8 +62,8 @@ impl Ids {
     /// Frees an id whose answer was taken. If a request is queued, returns it and the id to use.
     #[inline]
     pub(super) fn give_back(&self, id: u32) -> Option<(Arc<QueuedRequest>, u32)> {
-        // The next id names the same buffer in the next generation. The number of slots divides the number of
-        // ids.
+        // The next id names the same buffer in the next generation, even if the addition wraps: the number of
+        // slots is a power of two.
         let mut next = id.wrapping_add(self.slots);
         if !self.is_wanted() && self.cached.put(next) {
             if !self.is_wanted() {
@@ -85,7 +85,8 @@ impl Ids {
         }
     }
 
-    /// Frees an unused id, as `give_back` does.
+    /// Frees an id with which no request was sent, so it may be issued again. Returns the same as
+    /// `give_back`.
     pub(super) fn put_back(&self, id: u32) -> Option<(Arc<QueuedRequest>, u32)> {
         self.give_back(id.wrapping_sub(self.slots))
     }
@@ -136,8 +137,8 @@ impl IdCache {
         u32::try_from(self.0.swap(NONE, Ordering::SeqCst)).ok()
     }
 
-    /// Stores an id, if the cache is empty. The store is sequentially consistent, and so ordered before this
-    /// thread's later reads.
+    /// Stores an id, or returns `false` if the cache is not empty. The store is sequentially consistent, and
+    /// so ordered before this thread's later read of `is_wanted`.
     #[inline]
     pub(super) fn put(&self, id: u32) -> bool {
         self.is_empty()

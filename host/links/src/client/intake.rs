@@ -68,7 +68,7 @@ use tombolo_host_runtime::polling::PollWindow;
 
 /// Number of polls between two readings of the clock: most answers arrive before the first reading.
 const POLLS: u32 = 64;
-/// Maximum time of one call's polling, in the modes `Poll` and `Umwait`.
+/// Maximum time of one call's polling in the modes `Poll` and `Umwait`, and of polling a completion slot.
 const POLL: Duration = Duration::from_millis(1);
 
 /// Result of a leader's polling.
@@ -289,6 +289,7 @@ impl Core {
             self.release_lead(intake, &mut Wakes::default());
         }
     }
+
     /// Polls for an answer, for as long as the mode permits. Returns `None` if none has arrived by then.
     #[inline]
     pub(super) fn poll(&self, id: u32) -> Option<Result<RawReply, LineError>> {
@@ -386,8 +387,8 @@ impl Core {
         }
     }
 
-    /// Polls the completion slot for a moment while another thread leads. Returns `false` if the caller
-    /// should stop polling.
+    /// Polls the completion slot briefly while another thread leads, and unparks a leader that sleeps.
+    /// Returns `false` if the caller should stop polling.
     fn poll_slot(&self, slot: &CompletionSlot, id: u32, progress: &mut PollProgress) -> bool {
         if self.mode == Mode::Event {
             return false;
@@ -403,7 +404,8 @@ impl Core {
         progress.advance().is_none_or(|since| pause(since, limit))
     }
 
-    /// Takes out available messages, unless another thread leads.
+    /// Takes out available messages, at most as many as `drain` does at a time. Does nothing while another
+    /// thread leads.
     pub(super) fn poll_once(&self) {
         if let Some(intake) = self.try_lead() {
             self.drain_once(intake);
@@ -437,7 +439,8 @@ impl Core {
         }
     }
 
-    /// Registers the waker, unless the call is answered.
+    /// Registers the waker of a call. Returns the outcome instead if the call is answered or the line has
+    /// ended.
     pub(super) fn register(&self, id: u32, waker: &Waker) -> Option<Result<RawReply, LineError>> {
         let slot = self.slot(id);
         let before = {

@@ -1,5 +1,5 @@
-//! Shared state of waiting threads: the leader's end of the ring, and the parking of leader and receiver
-//! thread.
+//! Shared state of waiting threads: the leader's consumer of the ring, and the parking of leader and receiver
+//! thread. The module `intake` explains both.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use tombolo_sys::futex;
 use super::doorbell::NotifyFlag;
 use tombolo_host_runtime::polling::PollWindow;
 
-/// State of the leader.
+/// State of the leader, the thread that receives for all callers: a thread leads while it has this locked.
 #[derive(Debug)]
 pub(super) struct Intake {
     pub(super) consumer: Consumer,
@@ -68,7 +68,7 @@ impl Waiting {
     }
 }
 
-/// State of a leader parked on the doorbell, and the request to stop.
+/// State of a leader that sleeps on the doorbell, and the request by other threads that it release the lead.
 #[derive(Debug, Default)]
 pub(super) struct LeaderPark {
     is_parked: AtomicBool,
@@ -88,7 +88,8 @@ impl LeaderPark {
         self.is_parked.store(false, Ordering::SeqCst);
     }
 
-    /// Returns `true` if a thread is parked, as far as visible without a fence.
+    /// Returns `true` if a leader is parked. Without a fence the result may be out of date; callers repeat
+    /// it.
     #[inline]
     pub(super) fn is_parked(&self) -> bool {
         self.is_parked.load(Ordering::Relaxed)

@@ -114,8 +114,8 @@ impl Line {
         self.core().layout.slots()
     }
 
-    /// Returns `true` if fewer than half of the slots are in use: answers for which the server does not ring
-    /// then keep no other call waiting for an id.
+    /// Returns `true` if fewer than half of the slots are in use. Only then should a caller send requests
+    /// whose answers do not wake it: such an answer occupies an id until a thread happens to take it out.
     #[must_use]
     pub fn is_half_free(&self) -> bool {
         self.core().counters.in_flight() * 2 < u64::from(self.slots())
@@ -134,13 +134,13 @@ impl Line {
         Call::ask(self.core(), kind, body, spans, frame)
     }
 
-    /// Returns the bulk memory written by this side: data for the server.
+    /// Returns the allocator of the bulk memory that this side writes: data for the server.
     #[must_use]
     pub fn out_area(&self) -> &Area {
         &self.core().areas[0]
     }
 
-    /// Returns the bulk memory written by the server: data for this side.
+    /// Returns the allocator of the bulk memory that the server writes: data for this side.
     #[must_use]
     pub fn in_area(&self) -> &Area {
         &self.core().areas[1]
@@ -181,7 +181,7 @@ impl Line {
     /// Sets the forwarder, for a server that accepts forwarded regions.
     pub(crate) fn set_forwarder(&self, forwarder: RegionForwarder) {
         let _ = self.core().forwarder.set(Arc::new(forwarder));
-        // If the line ends after this, its end finds the forwarder.
+        // A line that ends from now on notifies the forwarder itself.
         if let (Some(end), Some(forwarder)) = (self.end(), self.forwarder()) {
             forwarder.ended(&end);
         }
@@ -198,7 +198,7 @@ impl Line {
         self.core().window.get()
     }
 
-    /// Sets the server's window; only the first counts.
+    /// Sets the server's window. Later calls have no effect.
     pub fn set_window(&self, window: WindowReader) {
         let _ = self.core().window.set(window);
     }

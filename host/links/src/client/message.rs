@@ -20,8 +20,8 @@ pub(super) fn new_buffer() -> Buffer {
     Box::new([0; FRAME_MAX])
 }
 
-/// Returns `count` buffers for private copies. More are allocated only while the answers that callers retain
-/// and the queued requests exceed the line's ids.
+/// Returns `count` buffers for private copies. More are allocated only while queued requests, and answers
+/// that callers retain, together exceed `count`.
 pub(super) fn spare_buffers(count: usize) -> Arc<FreeList<Buffer>> {
     let buffers = FreeList::new(count);
     (0..count).for_each(|_| buffers.give_back(new_buffer()));
@@ -134,7 +134,7 @@ impl fmt::Debug for Frame {
 pub struct Reply {
     /// Status, or type of the answer.
     pub kind: u32,
-    /// Results of fixed length.
+    /// Results of fixed length, encoded as the link's protocol specifies.
     pub body: [u8; 48],
     /// Results of variable length.
     pub frame: Frame,
@@ -156,12 +156,12 @@ impl RawReply {
     }
 }
 
-/// Bulk memory used by a request, of either area. It belongs to the call until the server has answered, even
-/// if the call was dropped: the server may write to it until then.
+/// Bulk memory used by a request: in this side's region, in the server's, or another domain's. It belongs to
+/// the call until the server has answered, even if the call was dropped: the server may access it until then.
 #[derive(Debug, Default)]
 pub struct Spans {
     spans: SmallVec<[Span; 2]>,
-    /// Memory of another domain.
+    /// Memory of another domain, lent to the server.
     _loan: Option<Loan>,
 }
 

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use smallvec::SmallVec;
 
-/// Maximum number woken at a time.
+/// Maximum number of wakers collected before the lead is released to wake them.
 const WAKES: usize = 16;
 
 /// Wakers to be called while no lock is held, because waking may run a task at once. Dropping the list also
@@ -24,7 +24,8 @@ impl Wakes {
         self.0.is_empty()
     }
 
-    /// Returns `true` if the wakers of another answer, at most two, may not fit.
+    /// Returns `true` if the wakers of another answer may not fit: its call's, and that of the queued request
+    /// that gets its id.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.0.len() + 2 > WAKES

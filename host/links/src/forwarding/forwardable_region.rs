@@ -1,4 +1,4 @@
-//! Forwardable memory of a peer.
+//! Memory of a peer that may be forwarded to a further server.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,15 +21,19 @@ pub(crate) struct ForwardableRegion {
     /// Unique number in this process, never reused.
     number: u64,
     memory: OwnedFd,
+    /// Length that is forwarded, from the beginning.
     bytes: u64,
+    /// Offsets that requests may refer to: the bulk memory.
     nameable: Range<u64>,
+    /// User, besides root, whose processes may map the memory.
     user: u32,
     cut: OnceLock<CutFn>,
     /// Links to which the region may have been forwarded.
     forwarders: Mutex<Vec<Weak<RegionForwarder>>>,
 }
 
-/// Note attached to the region, and dropped with it, which withdraws the region from all forwarders.
+/// Object attached to the [`Region`] and dropped with its last clone: dropping it withdraws the memory from
+/// all forwarders.
 struct Note(Arc<ForwardableRegion>);
 
 static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -63,8 +67,8 @@ impl ForwardableRegion {
         let _ = self.cut.set(cut);
     }
 
-    /// Ends the link to which the memory belongs: another server, to which it was forwarded, may still read
-    /// it after its owner is answered, so it must not be reused.
+    /// Ends the link to which the memory belongs, so that its owner does not reuse it: a server to which it
+    /// was forwarded may still read it after the owner's request is answered.
     pub(super) fn cut_link(&self) {
         if let Some(cut) = self.cut.get() {
             cut(EndReason::Failed("its memory may still be read by a lost domain".into()));

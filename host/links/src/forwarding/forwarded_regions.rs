@@ -25,8 +25,8 @@ struct RegionTable {
     bases: BaseTable,
     /// Registered domains, with their sizes.
     registered: Vec<(Domain, u64)>,
-    /// Last number used. Numbers only increase, so that a late message never refers to another region than
-    /// its sender intended.
+    /// Last domain number used. Numbers only increase, so that a late message never refers to another region
+    /// than its sender intended.
     last: Option<Domain>,
 }
 
@@ -37,8 +37,9 @@ impl ForwardedRegions {
         ForwardedRegions { bytes_max, table: Mutex::new(table) }
     }
 
-    /// Adds a forwarded region. Memory that is not properly sealed, or exceeds the limit of regions or bytes,
-    /// is rejected. A number not greater than the last one, or an invalid range, is a protocol error.
+    /// Adds a forwarded region, and returns the answer to the client. Memory that is not properly sealed, or
+    /// exceeds the limit of regions or bytes, is rejected. A domain number not greater than the last one, or
+    /// an invalid range, is a protocol error.
     pub(crate) fn add(
         &self,
         forwarded: &ForwardRegion,

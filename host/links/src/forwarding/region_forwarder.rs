@@ -1,4 +1,4 @@
-//! The client's side of region forwarding.
+//! The client's side of region forwarding: announces memory of other domains to the server, and lends it.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -25,7 +25,7 @@ pub(crate) struct RegionForwarder {
 struct ForwardTable {
     /// `true` once the link has ended; nothing is lent any more.
     is_over: bool,
-    /// Last number assigned; numbers are never reused.
+    /// Last domain number assigned; numbers are never reused.
     last: Option<Domain>,
     /// Number of loans so far.
     count: u64,
@@ -33,7 +33,7 @@ struct ForwardTable {
 }
 
 struct Forwarded {
-    /// Number of the forwardable region.
+    /// Number of the forwardable region in this process; `domain` is its number on this link.
     number: u64,
     forwardable: Weak<ForwardableRegion>,
     domain: Domain,
@@ -115,7 +115,8 @@ impl RegionForwarder {
         let next = table.last.map_or(Some(Domain::FIRST_OTHER.0), |last| last.0.checked_add(1)).map(Domain);
         let Some(domain) = next.filter(|_| table.entries.len() < FORWARDED_REGIONS_MAX) else { return };
         let message = Message::ForwardRegion(forwardable.announce(domain));
-        // A server that does not read now may do so later; until then data are copied.
+        // If sending fails because the server does not read, a later call tries again; until then the back
+        // end copies the data.
         if self.sender.send(&message, Some(forwardable.as_fd())).is_ok() {
             table.last = Some(domain);
             forwardable.add_forwarder(self);
@@ -162,8 +163,8 @@ impl RegionForwarder {
         }
     }
 
-    /// Handles the end of the link, once. Unless the server died, it may still be reading lent memory: the
-    /// links to which that memory belongs are ended.
+    /// Handles the end of the link; repeated calls do nothing. Unless the server died, it may still be
+    /// reading lent memory, so the links to which that memory belongs are ended.
     pub(crate) fn ended(&self, why: &EndReason) {
         let in_use: SmallVec<[_; 1]> = {
             let mut table = lock(&self.table);

@@ -40,11 +40,12 @@ pub(super) struct Link {
     buffers: LinesMut,
     producer: Mutex<Producer>,
     ringer: Ringer,
+    /// Waker of the link's thread, for the end of the link.
     nudger: Nudger,
     /// For each buffer, `true` while its request is unanswered.
     outstanding: Box<[AtomicBool]>,
     common: Arc<Common>,
-    /// Object that lives as long as the link, such as its permit; dropped after all other fields.
+    /// Object that lives as long as the link, such as its permit. It is the last field, and so dropped last.
     pub(super) retained: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -130,14 +131,14 @@ impl Link {
         let at = self.layout.buffer_offset(self.index(id)).unwrap_or(u64::MAX);
         let mut source = Source::new();
         if let Ok(place) = self.peer.place(at, len as u64) {
-            // The layout was checked against the end.
+            // Pushing does not fail, because the layout was checked against the region's length.
             let _ = source.push(self.peer.region(), place, len);
         }
         source
     }
 
-    /// Sends an answer. Wakes the client if it sleeps, unless the answer is quiet: then no one waits for it,
-    /// and the client finds it together with a later one.
+    /// Sends an answer. Wakes the client if it sleeps, unless the answer is quiet: the client does not wait
+    /// for a quiet one, and finds it together with a later one.
     #[inline]
     pub(super) fn answer(&self, id: u32, kind: u32, body: [u8; 48], frame: &[u8], is_quiet: bool) {
         if self.outcome.is_over() {
@@ -152,7 +153,7 @@ impl Link {
             }
         }
         // Poisoning is checked after the whole answer was written, including data in bulk memory, and before
-        // the slot's stamp is.
+        // the slot's stamp makes it visible.
         if self.own.region().is_poisoned() {
             self.end(EndReason::local_memory_lost());
             return;

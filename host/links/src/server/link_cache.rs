@@ -1,8 +1,7 @@
 //! Per-thread cache of the reference to a link, for reuse by the next request.
 //!
 //! Every responder owns a reference to its link, and most are dropped before the next request: caching it
-//! saves two locked instructions (docs/decisions/shm-rings.md). This file can be removed together with its
-//! call sites.
+//! saves two locked instructions (docs/decisions/shm-rings.md). It is an optimization alone.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -15,7 +14,7 @@ thread_local! {
     static CACHED: RefCell<Option<Arc<Link>>> = const { RefCell::new(None) };
 }
 
-/// Assigns this thread to the link, whose reference it may cache from now on.
+/// Assigns this thread to the link: [`keep`] caches references to it from now on.
 pub(super) fn belongs_to(link: &Arc<Link>) {
     OWN.set(Arc::as_ptr(link).addr());
 }

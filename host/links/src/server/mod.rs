@@ -5,8 +5,8 @@
 //! returns, at the cost of an uncontended lock. Everything that a peer can write is copied once and then
 //! checked; a violation cuts its link, with a log message, and affects no other.
 //!
-//! Nothing waits for a client: there is always a slot for an answer, since the requests outstanding never
-//! exceed the slots. A client that does not take its answers loses them.
+//! No thread waits for a client: there is always a slot for an answer, since the requests outstanding never
+//! exceed the slots. A client that sends further requests before it takes its answers loses answers.
 //!
 //! Non-goals: sockets and access control (`links::listen`, `links::policy`), the meaning of requests.
 //!

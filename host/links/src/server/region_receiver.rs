@@ -37,13 +37,13 @@ impl LinkHandle {
 }
 
 impl RegionReceiver {
-    /// Handles a control message of the client. Returns the answer.
+    /// Handles a control message of the client. Returns the answer, if the message has one.
     pub(crate) fn received(
         &self,
         message: &Message,
         descriptors: Descriptors,
     ) -> Result<Option<Message>, ProtocolError> {
-        // A link that ends answers no messages.
+        // The messages of a link that has ended are ignored.
         if self.link.strong_count() == 0 {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! Responder to one request.
+//! Responder to one request: sends its answer, and gives access to the bulk memory that it refers to.
 
 use std::sync::Arc;
 
@@ -50,7 +50,8 @@ impl Responder {
         self.link.as_ref().is_none_or(|link| link.outcome.is_over())
     }
 
-    /// Returns `len_bytes` of bulk memory, for reading. The peer may change them at any time.
+    /// Returns `len_bytes` of bulk memory, for reading. The peer may change them at any time. Fails if the
+    /// address is invalid.
     pub fn source(&self, address: GlobalAddress, len_bytes: u64) -> Result<Source, AddressError> {
         match &self.link {
             Some(link) => link.source(address, len_bytes),

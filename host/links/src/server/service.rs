@@ -1,4 +1,5 @@
-//! Service interface and requests.
+//! Interface between a link server and its user: [`Service`] opens a [`Session`] for each link, which gets
+//! the link's requests.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use super::serving::LinkCutter;
 
 /// A factory of sessions, independent of links.
 pub trait Service: Send + Sync {
-    /// Opens a session for a peer that requests a link. Called before this side's memory is allocated, on a
-    /// thread where it may block for a moment.
+    /// Opens a session for a peer that requests a link. Called before this side's memory is allocated, so
+    /// that a refused peer costs none. May block briefly: other links do not wait for it.
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal>;
 }
 
@@ -23,8 +24,8 @@ pub trait Session: Send + Sync {
     /// link is not made may be dropped without this call.
     fn begun(&self, _cutter: LinkCutter) {}
 
-    /// Answers one request, now or later, from any thread. Called sequentially on the link's thread, which
-    /// delays only this link's later requests. Must not block unless those have to wait anyway, and never
+    /// Answers one request, now or later, from any thread. Called for one request after the other on the
+    /// link's thread. It must not block, unless the link's later requests have to wait anyway, and never
     /// beyond the [end](Self::ended) of the link: longer work moves to another thread, with the responder. A
     /// panic cuts the link.
     ///

@@ -125,7 +125,7 @@ pub struct LinkMeter {
 }
 
 impl LinkMeter {
-    /// Returns the counters, or `None` if the link's memory is freed. If all other references are dropped
+    /// Returns the counters, or `None` if the link's memory is freed. If the last other owner drops the link
     /// during the call, the link is destroyed on this thread.
     #[must_use]
     pub fn counts(&self) -> Option<Counts> {

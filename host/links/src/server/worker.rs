@@ -1,4 +1,4 @@
-//! Thread of one link.
+//! Thread of one link, which takes requests out of the ring and passes them to the session.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Worker {
         let message = self.consumer.pop();
         self.backoff.looked(message.is_some());
         if let Some(message) = &message {
-            // Most requests are answered at once.
+            // Most requests are answered at once, so the answer's memory is needed soon.
             self.link.fetch_ahead(message.id);
             if self.backoff.is_behind() {
                 self.consumer.fetch();
