@@ -8,7 +8,8 @@
 //! word-sized relaxed atomics.
 //!
 //! After a fault in the middle (see `sigbus`) the copy resumes: the string instructions keep their progress
-//! in registers. Overlapping spans, which only a hostile peer passes, result in some mix of their bytes.
+//! in registers. If source and target overlap, which only a hostile peer causes, the target gets some mix of
+//! their bytes.
 //!
 //! x86 keeps the order of stores around a string instruction, so a flag stored after a copy becomes visible
 //! after its bytes.
@@ -29,7 +30,7 @@ mod x86_64 {
     use super::STRING_MIN;
     use std::arch::asm;
 
-    /// Copies `len` bytes, both ends of which others may be accessing.
+    /// Copies `len` bytes. Others may be accessing source and target at the same time.
     ///
     /// # Safety
     /// `from` must be readable and `to` writable for `len` bytes, except for faults handled by `sigbus`.
@@ -65,7 +66,7 @@ mod x86_64 {
         }
     }
 
-    /// Copies the first and the last `unit` bytes, which together cover `unit..2 * unit` bytes.
+    /// Copies the first and the last `unit` bytes: all bytes, if `len` is at most twice `unit`.
     ///
     /// # Safety
     /// The conditions are those of `copy`, and that `len` is at least `unit`.

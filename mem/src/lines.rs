@@ -8,8 +8,8 @@ pub const LINE_BYTES: usize = 64;
 /// Number of eight-byte words in a cache line.
 pub const WORDS_PER_LINE: usize = 8;
 
-/// A number of cache lines of a region, which is a power of two. Each has eight words, which are loaded
-/// atomically.
+/// Consecutive cache lines of a region; their number is a power of two. Each has eight words, which are
+/// loaded atomically.
 ///
 /// Line and word numbers wrap around, so no access can leave the lines and none needs a check. Values are in
 /// the host's byte order. Others may change the words at any time.
@@ -67,7 +67,7 @@ impl Lines {
         unsafe { self.start.add(line & self.mask) }.as_ptr().cast()
     }
 
-    /// Prefetches a line for reading. The number wraps. No observable effect.
+    /// Prefetches a line for reading. The number wraps. This has no observable effect.
     #[inline(always)]
     pub fn fetch(&self, line: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]

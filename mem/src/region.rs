@@ -25,6 +25,7 @@ struct Span {
     /// `true` if this process may store to the span. A store to a read-only mapping would end the process.
     writable: bool,
     owner: Owner,
+    /// Object attached by [`Region::leave_note`].
     note: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -51,6 +52,7 @@ struct Mapping {
     /// Start of the first page (or huge page); the region itself may begin later.
     start: NonNull<u8>,
     len: usize,
+    /// Entry of the mapping in the table of the SIGBUS handler.
     slot: sigbus::Registration,
 }
 
@@ -191,9 +193,10 @@ impl Region {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Attaches a note to the memory, retrievable through every clone of the region, and thus from a
-    /// [`Source`](crate::Source) of it ([`within`](crate::Source::within)). The note is dropped after the
-    /// memory was freed. Returns `false` if there is a note already, which is retained.
+    /// Attaches an object of the caller's type, the note, to the memory. It is retrievable through every
+    /// clone of the region, and thus from a [`Source`](crate::Source) of it
+    /// ([`within`](crate::Source::within)), and is dropped after the memory was freed. Returns `false` if
+    /// there is a note already, which is retained.
     pub fn leave_note(&self, note: impl Any + Send + Sync) -> bool {
         self.0.note.set(Box::new(note)).is_ok()
     }

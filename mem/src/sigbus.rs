@@ -7,9 +7,9 @@
 //! `mmap` per region, so a peer cannot exhaust our mappings by truncating page by page. Any other fault is
 //! passed to the previous handler.
 //!
-//! The handler is async-signal-safe: it reads atomics, calls `mmap`, and allocates, locks and logs nothing. A
-//! slot that is being modified while the handler reads it is skipped. That is harmless: the faulting thread
-//! references its own region, so that region's slot is not being modified.
+//! The handler is async-signal-safe: it reads atomics, calls `mmap`, and allocates, locks and logs nothing.
+//! It skips an entry of the table that is being modified. No region is missed thereby: the faulting thread
+//! references the region in which it faulted, so the entry of that region is not being modified.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -25,7 +25,9 @@ static TABLE: [Entry; REGION_LIMIT] = [const { Entry::new() }; REGION_LIMIT];
 static HANDLER: OnceLock<Result<(), i32>> = OnceLock::new();
 static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::uninit()));
 
+/// An entry of the table, for one mapping: a sequence lock around `start` and `len`.
 struct Entry {
+    /// `true` while a [`Registration`] owns the entry.
     taken: AtomicBool,
     poisoned: AtomicBool,
     /// Odd while `start` and `len` are being changed.

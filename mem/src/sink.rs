@@ -4,9 +4,8 @@ use crate::vector::{Vector, memory};
 
 /// Memory that an answer is written into: a guest's pages, a reader's buffer.
 ///
-/// References its regions, so it stays valid wherever it is sent; a clone refers to the same memory. Others
-/// may change the bytes while we write: they see our data sooner or later, and cannot harm us. No method
-/// panics.
+/// Keeps its regions alive, so it stays valid on every thread; a clone refers to the same memory. Others may
+/// change the bytes during a write, which affects nothing but the contents. No method panics.
 #[derive(Clone, Default)]
 pub struct Sink(pub(crate) Vector);
 

@@ -5,8 +5,8 @@ use crate::vector::{Vector, memory};
 
 /// Memory that is read from: a request, or the data of a write.
 ///
-/// References its regions, so it stays valid wherever it is sent; a clone refers to the same memory. Others
-/// may change the bytes while we read, so two reads may differ: copy once, then check. No method panics.
+/// Keeps its regions alive, so it stays valid on every thread; a clone refers to the same memory. Others may
+/// change the bytes at any time, so two reads may differ: copy once, then check. No method panics.
 #[derive(Clone, Default)]
 pub struct Source(pub(crate) Vector);
 
@@ -38,9 +38,9 @@ impl Source {
         self.0.copy_to(&sink.0)
     }
 
-    /// Returns the region, if all bytes ever added are in a single one, and the offset and length of each
-    /// part in it, in order. Used by callers that can pass another process references to the region instead
-    /// of copying.
+    /// Returns the region, and the offset and length of each part in it, in order; `None` unless all bytes
+    /// ever added are in one region. For callers that can pass another process references to the region
+    /// instead of copies.
     pub fn within(&self) -> Option<(&Region, impl ExactSizeIterator<Item = (usize, usize)> + Clone + '_)> {
         self.0.within()
     }

@@ -48,8 +48,8 @@ impl Vector {
         self.regions.iter().any(Region::is_poisoned)
     }
 
-    /// Returns the region, if all bytes ever added are in a single one, and the offset and length of each
-    /// segment in it.
+    /// Returns the region, and the offset and length of each segment in it; `None` unless all bytes ever
+    /// added are in one region.
     pub(crate) fn within(
         &self,
     ) -> Option<(&Region, impl ExactSizeIterator<Item = (usize, usize)> + Clone + '_)> {
@@ -182,8 +182,8 @@ impl Vector {
         })
     }
 
-    /// Returns the index of the segment that contains byte `at`, and the offset in it; the number of segments
-    /// and 0 for the end, which is the maximum of `at`.
+    /// Returns the index of the segment that contains byte `at`, and the offset in the segment. If `at` is
+    /// the vector's length, its maximum, returns the number of segments and 0.
     fn locate(&self, at: usize) -> (usize, usize) {
         let mut rest = at;
         for (index, segment) in self.segments.iter().enumerate() {

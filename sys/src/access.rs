@@ -4,11 +4,11 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::errno::{Result, check, retry};
 
-/// Execute a file, or search a directory.
+/// Permission to execute a file, or to search a directory.
 pub const EXECUTE: u32 = 1;
-/// Write to a file, or change the entries of a directory.
+/// Permission to write to a file, or to change the entries of a directory.
 pub const WRITE: u32 = 2;
-/// Read a file, or list a directory.
+/// Permission to read a file, or to list a directory.
 pub const READ: u32 = 4;
 
 /// Succeeds if the thread, with its current credentials, has all of `mask` on the object of `fd`; otherwise

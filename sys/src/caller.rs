@@ -79,8 +79,8 @@ fn killed(text: &[u8]) -> Option<bool> {
     let mut fields = text.get(after_name..)?.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
     let mut skip = |count| std::str::from_utf8(fields.nth(count)?).ok()?.parse::<u64>().ok();
     let (flags, pending, code) = (skip(6)?, skip(21)?, skip(20)?);
-    // The kernel reports exit code 0 to processes that may not trace the thread, as in a sandbox. The flag
-    // alone is not sufficient: the other threads of a process that exits by itself have it too.
+    // The kernel reports exit code 0 to processes that may not trace the thread, as in a sandbox. `SIGNALLED`
+    // counts only then: the other threads of a process that calls exit(3) have that flag too.
     let by_signal = code & BY_SIGNAL != 0 || (code == 0 && flags & SIGNALLED != 0);
     Some(pending & KILL != 0 || (flags & ENDING != 0 && by_signal))
 }

@@ -12,7 +12,7 @@ use crate::stat::Moment;
 /// The new value of a time stamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetTime {
-    /// Do not change.
+    /// No change.
     #[default]
     Keep,
     /// The server's clock; if given for both times, allowed to every user with write permission.

@@ -98,8 +98,8 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 /// Returns `true` if an open directory can be moved to a position. The kernel refuses offsets of 2^63 and
-/// above, because it treats them as negative, although file systems behind NFS and FUSE return such, and
-/// reading on from them works.
+/// above, because it treats them as negative. File systems behind NFS and FUSE may return such offsets; past
+/// them a directory can only be read sequentially.
 pub fn can_seek(place: Cookie) -> bool {
     i64::try_from(place.0).is_ok()
 }

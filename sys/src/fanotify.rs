@@ -133,8 +133,8 @@ impl AsFd for Fanotify {
     }
 }
 
-/// Length of `struct fanotify_event_metadata`: length, version, a byte, length of this, mask, descriptor,
-/// process.
+/// Length of `struct fanotify_event_metadata`: length of the event, version, a reserved byte, length of this
+/// structure, mask, descriptor, process.
 const METADATA_BYTES: usize = 24;
 /// Length of `struct fanotify_event_info_header` and the file system's id.
 const INFO_BYTES: usize = 12;

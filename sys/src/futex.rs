@@ -26,8 +26,8 @@ pub fn wait(word: &Word, expected: u32, timeout: Option<Duration>) -> Result<Wok
     sleep(word.address().cast(), libc::FUTEX_WAIT, expected, timeout)
 }
 
-/// Sleeps as [`wait`] does, on a word that only this process wakes. Reads no clock, which is a system call in
-/// some guests.
+/// Sleeps as [`wait`] does, on a word that only this process wakes. Unlike a condition variable with a
+/// timeout it reads no clock, which is a system call in some guests.
 pub fn wait_here(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Result<Woken> {
     sleep(word.as_ptr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, expected, timeout)
 }

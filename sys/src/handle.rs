@@ -61,7 +61,7 @@ impl FileHandle {
 
     /// Returns `true` if the handle contains the inode number (its low half) as a word of its own, as on
     /// ext4, xfs, btrfs and tmpfs.
-    pub fn tells(&self, inode: u64) -> bool {
+    pub fn contains_inode(&self, inode: u64) -> bool {
         let number = (inode as u32).to_ne_bytes();
         self.bytes().chunks_exact(number.len()).any(|word| word == number)
     }

@@ -21,7 +21,7 @@ impl Moment {
     #[inline]
     #[must_use]
     pub fn now() -> Moment {
-        // The first call calibrates the counter, which must not count as time that has passed since.
+        // The counter is read after `tick`, whose first call calibrates it and takes a while.
         match tick().and_then(|_| cycles::now()) {
             Some(ticks) => Moment(Reading::Ticks(ticks)),
             None => Moment(Reading::Clock(Instant::now())),
@@ -42,8 +42,8 @@ impl Moment {
     pub fn since(self, earlier: Moment) -> Duration {
         match (self.0, earlier.0) {
             (Reading::Ticks(now), Reading::Ticks(then)) if now >= then => duration(now - then),
-            // The counters of two cores differ a little. A counter that was reset, as by a suspension, counts
-            // as a long time: otherwise a wait would not end.
+            // The counters of two cores differ a little. If the counter was reset, as by a suspension, the
+            // result is a long time: with a short one a wait would not end.
             (Reading::Ticks(now), Reading::Ticks(then)) => match duration(then - now) {
                 skew if skew <= SKEW_MAX => Duration::ZERO,
                 _ => Duration::MAX,
@@ -54,7 +54,7 @@ impl Moment {
     }
 }
 
-/// Binary places of the duration of a tick.
+/// Number of fractional bits of the duration of a tick, in nanoseconds.
 const PLACES: u32 = 24;
 /// Maximum difference between the counters of two cores.
 const SKEW_MAX: Duration = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! Reads and writes of one file through io_uring: several are submitted by one call, from any thread.
+//! Reads and writes of one file through io_uring: several are submitted by one system call, from any thread.
 //!
 //! The ring is restricted to these operations (io_uring_register(2), IORING_REGISTER_RESTRICTIONS), because
 //! seccomp(2) does not filter operations of a ring.
@@ -205,7 +205,7 @@ impl<T> FileRing<T> {
         Some(in_flight.transfer)
     }
 
-    /// Makes [`wait`](Self::wait) return.
+    /// Makes [`wait`](Self::wait) return, on one thread that waits or the next one that does.
     pub fn wake(&self) {
         let slots = self.slots();
         self.queue(&nop());

@@ -8,8 +8,8 @@ use rustix::fs::{Mode, OFlags, open};
 use crate::errno::{Errno, Result, check, retry};
 
 /// Creates a device of this name in the network namespace of this thread. The device exists as long as the
-/// returned descriptor, which is nonblocking and transfers one IP packet per read or write. The device stays
-/// attached to the descriptor when it is moved to another namespace.
+/// returned descriptor, which is nonblocking and transfers one IP packet per read or write. A device that is
+/// moved to another namespace stays attached to the descriptor.
 pub fn make(name: &str) -> Result<OwnedFd> {
     let fd = open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
     let flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;

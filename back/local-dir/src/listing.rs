@@ -190,7 +190,7 @@ impl<'a> Finder<'a> {
             Err(_) => return Ok(None),
         };
         // The name may have got another file between the two calls.
-        if mount != stat.mount || !handle.tells(stat.inode) {
+        if mount != stat.mount || !handle.contains_inode(stat.inode) {
             return Ok(None);
         }
         let mut entry = self.session.adopt_by_handle(stat, index, handle)?;

@@ -176,7 +176,7 @@ fn examine(own: &OwnDescriptors, location: BorrowedFd<'_>, stat: &Stat) -> Mount
         device: packed(stat.device),
         volume: Volume(volume),
         handles: handle.is_some(),
-        handles_have_inodes: handle.is_some_and(|handle| handle.tells(stat.inode)),
+        handles_have_inodes: handle.is_some_and(|handle| handle.contains_inode(stat.inode)),
         medium: Medium::of(magic),
         has_volumes: AtomicBool::new(false),
     }

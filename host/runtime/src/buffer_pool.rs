@@ -52,10 +52,10 @@ pub struct BufferPool {
     classes: [Mutex<SizeClass>; SIZES.len()],
     lent_bytes: AtomicUsize,
     retained_bytes: AtomicUsize,
-    /// Connections waiting for memory shared by all clients.
+    /// Connections waiting until at most half of the total is lent.
     waiters: Waiters,
-    /// Connections waiting likewise whose client is lent less than a long call needs: they may begin a call
-    /// while another long one fits in the total.
+    /// Connections of clients that are lent less than a long call needs, waiting until one more long call
+    /// fits in the total.
     light_waiters: Waiters,
 }
 
@@ -154,7 +154,7 @@ impl BufferPool {
             let mut pooled = class.free.pop()?;
             class.low = class.low.min(class.free.len());
             self.retained_bytes.fetch_sub(SIZES[at], Ordering::Relaxed);
-            // If a source or sink still uses the buffer, its memory is freed with that.
+            // A buffer that a source or sink still uses is freed with the last of them.
             if Arc::get_mut(&mut pooled).is_some_and(|pooled| pooled.buffer.as_slice().is_some()) {
                 return Some(pooled);
             }
@@ -175,9 +175,10 @@ impl BufferPool {
 pub struct ClientAccount {
     pool: Arc<BufferPool>,
     lent_bytes: AtomicUsize,
+    /// Connections of the client waiting until at most half of its share is lent.
     waiters: Waiters,
-    /// Waiting connections that are lent less than a long call needs: they may begin a call while another
-    /// long one fits in the share.
+    /// Connections that are lent less than a long call needs, waiting until one more long call fits in the
+    /// client's share.
     light_waiters: Waiters,
     /// Connections in [`BufferPool::waiters`], woken once this client is lent less than a long call needs:
     /// they then belong in the pool's `light_waiters`.
@@ -266,9 +267,9 @@ impl ConnectionAccount {
         }
     }
 
-    /// Registers a waiter, to be woken when memory may be available, or when it belongs in another queue; one
-    /// that was woken without success goes to the front. The caller must check again afterwards, as memory
-    /// may have been returned meanwhile.
+    /// Registers a waiter, to be woken when memory may be available, or when it belongs in another queue. A
+    /// waiter that was woken but still lacks room goes to the front. The caller must check
+    /// [`has_room`](Self::has_room) afterwards, as memory may have been returned meanwhile.
     pub fn wait_for_room(&self, waiter: &Arc<dyn Waiter>, queued: &mut Queued) {
         loop {
             let (queue, notice) = self.queue();
@@ -280,8 +281,8 @@ impl ConnectionAccount {
         }
     }
 
-    /// Returns the queue to wait in now, and the queue that notifies the waiter when a reduction of lent
-    /// memory makes the first the wrong one.
+    /// Returns the queue to wait in now, and, if less lent memory would move the waiter to another queue, the
+    /// queue that is woken in that case.
     fn queue(&self) -> (&Waiters, Option<&Waiters>) {
         let (share, pool) = (&*self.share, &*self.share.pool);
         match pool.is_below_half() {
@@ -358,9 +359,9 @@ impl Buffers {
     }
 
     /// Takes a buffer of at least `len_bytes` with arbitrary contents. Returns `None` beyond
-    /// [`BUFFER_MAX_BYTES`], and when the client's share or the total is exhausted. Servers begin no further
-    /// calls that need memory for a client at half of that, so a call that takes one buffer at once rarely
-    /// fails.
+    /// [`BUFFER_MAX_BYTES`], and when the client's share or the total is exhausted. Since servers begin calls
+    /// only while half of both is free ([`ConnectionAccount::has_room`]), a call that takes one buffer at
+    /// once rarely fails.
     pub fn take(&self, len_bytes: usize) -> Option<Lease> {
         let share = &self.0.share;
         let lease = share.pool.take(len_bytes)?;
@@ -379,7 +380,8 @@ impl fmt::Debug for Buffers {
 /// A buffer that returns to the pool when its last lease is dropped.
 ///
 /// A source or sink may outlive the lease; the memory is then freed with the last of them instead of being
-/// reused. It is no longer accounted, however, so retain the lease as long as the data are needed.
+/// reused. Without a lease the memory is charged to no account, so retain the lease as long as the data are
+/// needed.
 pub struct Lease(Option<Arc<PooledBuffer>>);
 
 impl Lease {

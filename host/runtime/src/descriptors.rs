@@ -1,10 +1,9 @@
 //! The process's file descriptors (RLIMIT_NOFILE), divided among its sessions and caches.
 //!
 //! Some are left to the process itself: for listening, the control socket, logs, and short-lived use by
-//! threads. Of the others, a quarter is reserved for guaranteed shares: no session takes more than its own
-//! share of them. The remainder is available to all beyond their shares, to each until it has taken about as
-//! many as are free: a single one gets half of the remainder, the next one half of what is then left, and so
-//! on.
+//! threads. Of the others, a quarter is reserved for the guaranteed shares of sessions. The remainder is
+//! available to all sessions beyond their shares, to each until it has taken about as many as are still free:
+//! the first gets half of the remainder at most, the second half of the rest, and so on.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -15,10 +14,10 @@ use crate::lock;
 /// Number of descriptors for the process itself, half of them for 64 connected but unidentified peers, with
 /// two each.
 const OWN_USE: usize = 256;
-/// Divisor of the descriptors reserved for future sessions.
+/// Divisor: one in so many descriptors is reserved for the guaranteed shares of sessions.
 const RESERVED_ONE_IN: usize = 4;
-/// Number of sessions whose guaranteed share is reserved, unless that makes the shares smaller or larger than
-/// these bounds.
+/// Number of sessions among which the reserved descriptors are divided; each share is at least
+/// [`SESSION_MIN`] and at most [`SESSION_MAX`].
 const SESSIONS: usize = 512;
 const SESSION_MIN: usize = 32;
 const SESSION_MAX: usize = 1024;
@@ -32,8 +31,9 @@ pub struct DescriptorBudget {
 
 #[derive(Debug)]
 struct Remaining {
-    /// Number of descriptors reserved for guaranteed shares.
+    /// Number of descriptors reserved for the guaranteed shares of future sessions.
     reserved: usize,
+    /// Number of other descriptors that no share has.
     free: usize,
 }
 
@@ -45,8 +45,10 @@ pub struct Share(Arc<Holding>);
 #[derive(Debug)]
 struct Holding {
     budget: Arc<DescriptorBudget>,
+    /// Guaranteed descriptors taken from `reserved` and from `free` of the budget.
     from_reserved: usize,
     from_free: usize,
+    /// Number of descriptors in use, by all permits of the share.
     used: Mutex<usize>,
 }
 
@@ -119,8 +121,8 @@ impl Share {
         self.0.guaranteed()
     }
 
-    /// Returns the maximum that this share could have, provided that it has none beyond its guaranteed number
-    /// now, and no other share takes any.
+    /// Returns the maximum number of descriptors that this share could have at present. Valid while the share
+    /// uses none beyond its guaranteed number.
     pub fn most(&self) -> usize {
         self.guaranteed() + lock(&self.0.budget.left).free.div_ceil(2)
     }

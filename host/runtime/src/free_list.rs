@@ -23,7 +23,7 @@ impl<T> FreeList<T> {
         lock(&self.objects).pop()
     }
 
-    /// Returns an object to the list. If the list is full, it is dropped after the lock is released.
+    /// Returns an object to the list. If the list is full, the object is dropped, after the lock is released.
     #[inline]
     pub fn give_back(&self, object: T) {
         let mut objects = lock(&self.objects);

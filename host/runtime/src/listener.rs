@@ -49,6 +49,7 @@ pub enum ListenError {
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
+    /// Device and inode numbers of the socket file.
     identity: (u64, u64),
 }
 
@@ -108,7 +109,7 @@ impl Drop for Listener {
     }
 }
 
-/// A type of socket: functions to listen on it, and to detect a server that listens.
+/// A type of socket: functions to listen at a path, and to detect that a server is listening at a path.
 struct Kind {
     listen: fn(&Path, u32, i32) -> tombolo_sys::Result<OwnedFd>,
     listens: fn(&Path) -> tombolo_sys::Result<bool>,
@@ -121,8 +122,8 @@ const BACKLOG: i32 = 16;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_RETRY: Duration = Duration::from_millis(5);
 
-/// Locks the directory until the file is closed, so that one server at a time checks and binds. Any program
-/// can lock a directory like /tmp, so the wait is bounded.
+/// Locks the directory until the returned file is closed, so that one server at a time checks for a stale
+/// socket and binds. Any program can lock a directory like /tmp, so the wait is bounded.
 fn lock_directory(directory: &Path) -> io::Result<File> {
     let directory = File::open(directory)?;
     let end = Instant::now() + LOCK_TIMEOUT;

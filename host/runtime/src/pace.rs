@@ -2,9 +2,9 @@
 //!
 //! It cannot be determined beforehand whether a look-up, an unlink or a buffered write waits for a disk.
 //! Such work is therefore done inline and timed; when it was slow twice in a short while, further work goes
-//! to the pool, until it proves quick again. (A single slow one may just mean that the thread lost its
-//! processor; for the second one, the kernel is asked whether the thread waited.) Occasionally a request may
-//! then delay the ones behind it by a disk access; all others save the two thread switches of a pool (20 µs
+//! to the pool, until it proves quick again. (A single slow operation may just mean that the thread lost its
+//! processor; for the second one, the kernel is asked whether the thread waited.) Occasionally a request
+//! delays the requests behind it by a disk access; all others save the two thread switches of a pool (20 µs
 //! and more, for work that takes 1 to 20 µs). See `docs/decisions/local-dir-inline.md`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,13 +26,13 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Returns `true` if such work may be done inline.
+    /// Returns `true` if work of this kind may be done inline.
     #[inline]
     pub fn is_quick(&self) -> bool {
         self.slowness.load(Ordering::Relaxed) <= WEIGHT
     }
 
-    /// Runs work, and learns from its duration.
+    /// Runs work on this thread, inline or in the pool, and learns from its duration.
     #[inline]
     pub fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
         // Counting waits costs more than a look-up, so they are counted only after slow work.

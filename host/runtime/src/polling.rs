@@ -5,14 +5,14 @@
 //! policies, both measured in docs/decisions/runtime-polling.md:
 //!
 //! - [`PollWindow`], for threads of RPC, links and mounts, yields between polls, since the program may be
-//!   waiting for this very core. Each long sleep halves the window, down to zero; a sleep so short that
-//!   polling would have avoided it restores it. A yield of over 200 µs went to a busy thread: it closes the
-//!   window for the next 16 short sleeps, doubled at each repetition.
+//!   waiting for this very core. Each long sleep halves the polling time, down to zero. A sleep so short that
+//!   polling would have avoided it restores the full time. After a yield of over 200 µs, in which a busy
+//!   thread had the core, the window stays closed for 16 short sleeps, and for twice as many each next time.
 //! - [`SpinWindow`], for the threads of a guest's queues, never yields, since that would give the core away
-//!   for milliseconds on a busy machine. Polling must therefore be sure to pay: after failures it is tried
-//!   ever more rarely.
+//!   for milliseconds on a busy machine. Polling must therefore be sure to pay: after polling in vain it is
+//!   tried ever more rarely.
 //!
-//! Consumers of links poll by the [`PollTime`] that [`PollWindow`] wraps.
+//! The servers of links poll by a [`PollTime`] directly, which [`PollWindow`] wraps.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use tombolo_sys::moment::Moment;
 /// Beginning of each polling time, during which a [`PollWindow`] does not yield.
 const EAGER: Duration = Duration::from_micros(2);
 
-/// Adaptive polling time of one thread that yields in between.
+/// Adaptive polling time of one thread that yields between polls. The window is open while polling pays.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PollWindow(PollTime);
 
@@ -37,8 +37,8 @@ impl PollWindow {
         self.0.is_open()
     }
 
-    /// Pauses between two polls; `since` is the time of the first. Returns `false` once the time is over, or
-    /// after a long yield; one more poll is then due.
+    /// Pauses between two polls; `since` is the time of the first poll. Returns `false` once the polling time
+    /// is over, or after a long yield: the caller then polls once more, and sleeps.
     pub fn pause(&mut self, since: Moment) -> bool {
         let polled = since.elapsed();
         if polled <= EAGER {
@@ -55,18 +55,18 @@ impl PollWindow {
     }
 }
 
-/// Polling without yielding, while that has recently paid.
+/// Polling without yielding. The window is open, so that the thread polls, until polling was in vain.
 ///
-/// After polling in vain the next sleep tells why: a long one that the guest was idle, and the window opens
-/// after the next short one; a short one that the guest may have needed this core, and the window stays
-/// closed for ever more short sleeps.
+/// The duration of the sleep after polling in vain shows the reason. If it is long, the guest was idle: the
+/// window opens after the next short sleep. If it is short, the guest may have needed this core to make its
+/// request: the window stays closed for a number of short sleeps, which is doubled each time.
 #[derive(Debug)]
 pub struct SpinWindow {
     max: Duration,
     open: bool,
     /// Number of short sleeps before polling is tried again.
     countdown: u32,
-    /// Value of `countdown` after the next poll in vain with a short sleep.
+    /// Value of `countdown` after the next short sleep that follows polling in vain.
     backoff: u32,
 }
 
@@ -101,14 +101,13 @@ impl SpinWindow {
         }
     }
 
-    /// Records the duration of a sleep, with polling in vain before it if the window was open. It is short if
-    /// polling could have lasted as long.
+    /// Records the duration of a sleep. If the window was open, the thread polled in vain before it.
     pub fn slept(&mut self, time: Duration) {
         let short = time <= self.max;
         if self.open {
             self.open = false;
-            // A guest that was idle may become active at any time: one short sleep opens the window again. If
-            // there was work as soon as this thread slept, polling was too brief, and is avoided for longer.
+            // After a long sleep one short one opens the window, because an idle guest may become active at
+            // any time. After a short sleep more of them are needed than the last time.
             self.countdown = if short { self.backoff } else { 1 };
             self.backoff = if short { (self.backoff * 2).min(SpinWindow::BACKOFF_MAX) } else { self.backoff };
         } else if short {

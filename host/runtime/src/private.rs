@@ -26,7 +26,7 @@ pub fn other_owner(path: &Path) -> io::Result<Option<u32>> {
 /// The directory cannot be created or made private, or belongs to another user.
 pub fn directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIRECTORY).create(path)?;
-    close(&File::open(path)?, DIRECTORY)
+    make_private(&File::open(path)?, DIRECTORY)
 }
 
 /// Opens a file for reading and writing, creating it if necessary. An existing one is made private.
@@ -36,7 +36,7 @@ pub fn directory(path: &Path) -> io::Result<()> {
 pub fn file(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     let file = options.read(true).write(true).create(true).truncate(false).mode(FILE).open(path)?;
-    close(&file, FILE)?;
+    make_private(&file, FILE)?;
     Ok(file)
 }
 
@@ -51,7 +51,7 @@ pub fn draft(path: &Path) -> io::Result<File> {
         _ => {}
     }
     let file = File::options().write(true).create_new(true).mode(FILE).open(path)?;
-    close(&file, FILE)?;
+    make_private(&file, FILE)?;
     Ok(file)
 }
 
@@ -66,7 +66,7 @@ pub fn database(path: &Path) -> io::Result<()> {
         let mut beside = path.as_os_str().to_owned();
         beside.push(suffix);
         match File::open(&beside) {
-            Ok(open) => close(&open, FILE)?,
+            Ok(open) => make_private(&open, FILE)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -74,7 +74,7 @@ pub fn database(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn close(open: &File, mode: u32) -> io::Result<()> {
+fn make_private(open: &File, mode: u32) -> io::Result<()> {
     let about = open.metadata()?;
     if about.uid() != creds::own_ids().0 {
         let problem = format!("it belongs to user {}", about.uid());

@@ -36,7 +36,7 @@ impl<T: Clone> Promise<T> {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Returns a future of the value, which may be dropped at any time.
+    /// Returns a future that is ready once the value is set. It may be dropped at any time.
     pub fn kept(self: Arc<Self>) -> PromiseFuture<T> {
         PromiseFuture(self)
     }

@@ -3,10 +3,10 @@
 use tombolo_mem::{Buffer, Sink};
 use tombolo_sys::Errno;
 
-/// Maximum number of bytes received at a time, except for long data.
+/// Size of the buffer, in bytes. More are received at a time only by [`ReceiveBuffer::take_into`].
 pub const RECEIVE_BYTES: usize = 64 << 10;
 
-/// Received and unconsumed bytes of a stream.
+/// Bytes of a stream that were received and not consumed yet: `start..end` of the buffer.
 pub struct ReceiveBuffer {
     buffer: Buffer,
     start: usize,

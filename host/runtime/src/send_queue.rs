@@ -36,9 +36,10 @@ struct QueueState<T> {
     sent_bytes: usize,
     /// `true` while a thread sends.
     is_sending: bool,
-    /// `true` if the stream became writable, which the sending thread may have missed.
+    /// `true` if the stream became writable while a thread was sending: that thread then does not stop at
+    /// EAGAIN, which may be older.
     again: bool,
-    /// Time since when the peer has accepted nothing.
+    /// Time at which the stream last accepted a message or became full; `None` unless it is full.
     blocked: Option<Instant>,
 }
 
@@ -63,18 +64,19 @@ impl<T> SendQueue<T> {
         lock(&self.0).messages.push_back(message);
     }
 
-    /// Sends as much as the stream accepts, unless another thread is sending or the stream is full. An error
-    /// other than EAGAIN ends the stream and is returned.
+    /// Sends as much as the stream accepts, unless another thread is sending or the stream is full. Returns
+    /// an error other than EAGAIN, after which the caller must close the stream.
     pub fn flush(&self, stream: &impl Outgoing) -> Result<()> {
         self.send_all(stream, false)
     }
 
-    /// Continues to send once the stream is writable.
+    /// Continues to send; to be called when the stream has become writable. Errors are those of
+    /// [`flush`](Self::flush).
     pub fn writable(&self, stream: &impl Outgoing) -> Result<()> {
         self.send_all(stream, true)
     }
 
-    /// Returns for how long the peer has accepted nothing.
+    /// Returns the time for which the stream has been full; zero if it is not.
     pub fn blocked_for(&self) -> Duration {
         lock(&self.0).blocked.map_or(Duration::ZERO, |since| since.elapsed())
     }

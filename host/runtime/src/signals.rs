@@ -24,9 +24,9 @@ impl fmt::Display for StopSignal {
     }
 }
 
-/// Calls `stop` at the first SIGINT or SIGTERM, from a thread of its own. Once `stop` has returned, another
-/// one kills the process by default action, for impatient users. SIGHUP is logged and ignored, so that a
-/// server survives its terminal; a configuration is read only at the start.
+/// Calls `stop` at the first SIGINT or SIGTERM, from a thread of its own. Once `stop` has returned, a second
+/// SIGINT or SIGTERM kills the process, for impatient users. SIGHUP is logged and ignored, so that a server
+/// survives its terminal; a configuration is read only at the start.
 pub fn on_stop(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
@@ -59,7 +59,8 @@ pub enum UserSignal {
     Two,
 }
 
-/// Calls `work` at each SIGUSR1 and SIGUSR2, from a thread of its own. Equal ones during `work` are merged.
+/// Calls `work` at each SIGUSR1 and SIGUSR2, from a thread of its own. Equal signals during `work` are
+/// merged.
 pub fn on_user_signals(mut work: impl FnMut(UserSignal) + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGUSR1, SIGUSR2])?;
     std::thread::Builder::new().name("user-signals".into()).spawn(move || {

@@ -1,7 +1,7 @@
 //! Keys that sign what clients store and return: file handles, and references over links.
 //!
-//! The newest key signs; older ones are valid until they are retired, so that a new key does not affect
-//! clients with existing handles.
+//! The newest key of [`Keys`] signs; older ones are valid until the operator retires them, so that a new key
+//! does not affect clients with existing handles.
 //!
 //! Non-goals: the file that preserves them over restarts (`tombolo_host_service::handle_keys`), the signed
 //! data and the algorithm.
@@ -15,7 +15,7 @@ use tombolo_sys::random;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 16]);
 
-/// Identifier of a key in handles.
+/// Identifier of a key, which each signed handle contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub u8);
 

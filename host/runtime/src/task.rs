@@ -84,9 +84,9 @@ pub fn defer_woken_tasks<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Polls a task in state `POLLING`, and tasks woken on this thread meanwhile. A panic of one does not prevent
-/// the others from being polled. A task woken while the thread unwinds is polled on another thread, if one
-/// can be started: it could not distinguish that panic from its own, and a second one would end the process.
-/// The first panic propagates after all are polled.
+/// the others from being polled; the first panic propagates after all are polled. A task woken while the
+/// thread unwinds is polled on another thread, if one can be started: a panic of that task during the
+/// unwinding would end the process.
 fn run(task: Arc<Task>) {
     let mut first = Some(task);
     let nested = WAITING.with_borrow_mut(|waiting| match waiting {

@@ -146,7 +146,8 @@ impl PoolShared {
         }
         queue.waiting.push_back(job);
         state.waiting += 1;
-        // An idle thread already notified of an earlier job counts as busy, although it has not woken yet.
+        // Threads that were notified of earlier jobs and have not woken yet are still in `idle`, but their
+        // jobs are still in `waiting`.
         let start = state.waiting > state.idle && state.threads < self.limits.threads;
         state.threads += usize::from(start);
         drop(state);
@@ -176,8 +177,8 @@ impl PoolShared {
         lanes.iter().flat_map(|queue| &queue.waiting).for_each(|job| job.fail(Error::NoMemory));
     }
 
-    /// Runs jobs until the pool is closed and this thread can take no further one. The threads that a lane
-    /// occupies already run the rest of its jobs.
+    /// Runs jobs until the pool is closed and this thread can take no further one. Jobs that are left then,
+    /// of lanes that occupy their share of threads, are run by the threads of those lanes.
     fn serve(&self) {
         let mut state = lock(&self.state);
         loop {
@@ -242,6 +243,8 @@ struct QueuedJob<T> {
     request: RequestId,
 }
 
+/// Phase of a job. `Taken`: the caller has the result or has given the job up, or, for a moment under the
+/// lock, a thread is moving the job on.
 enum Phase<T> {
     Waiting { job: JobFn<T>, waker: Option<Waker> },
     Running { waker: Option<Waker> },
@@ -320,7 +323,7 @@ impl<T> Future for Outcome<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        // Registers for the interrupt before the phase is checked, so that either of them wakes this task.
+        // Registers for the interrupt before the phase is checked, so that no interrupt in between is missed.
         let raised = Pin::new(&mut self.raised).poll(context).is_ready() || self.interrupt.is_raised();
         let mut phase = lock(&self.job.phase);
         match &mut *phase {

@@ -9,8 +9,9 @@ use crate::promise::Promise;
 use crate::{lock, task};
 
 /// Completes work even if the answer is dropped, so that an abandoned request never leaves a change half
-/// done. The answer is `Done` if the work is ready at once, unless this is called within a task. Work that
-/// panics fails with [`Error::Io`], and the panic propagates to the thread that polled it.
+/// done. The answer is `Done` if the work is ready at once, except within a task, where the work is polled
+/// only after that task. Work that panics fails with [`Error::Io`], and the panic propagates to the thread
+/// that polled it.
 pub fn to_its_end<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Answer<T> {
     let outcome = Arc::new(Outcome { ended: Arc::default(), result: Mutex::default() });
     let ending = Ending(outcome.clone());

@@ -18,6 +18,7 @@ pub struct Waiters(Arc<Queue>);
 
 #[derive(Default)]
 struct Queue {
+    /// `true` if there are entries; read without the lock.
     any: AtomicBool,
     order: Mutex<Order>,
 }
@@ -26,13 +27,13 @@ struct Queue {
 struct Order {
     /// Waiters by number, lowest first.
     entries: BTreeMap<i64, Arc<dyn Waiter>>,
-    /// Last numbers assigned at either end; none is assigned twice.
+    /// Last numbers assigned at the front, descending, and at the back, ascending; none is assigned twice.
     front: i64,
     back: i64,
 }
 
-/// Position of a waiter in its queues. Dropping it removes the waiter from them: a queue's entry owns the
-/// waiter, and thereby its descriptor.
+/// Position of a waiter in its queues. Dropping it removes the waiter from them, so that a queue does not
+/// keep a connection that has ended, and its descriptor, alive.
 #[derive(Default)]
 pub struct Queued {
     position: Option<Entry>,
@@ -61,7 +62,7 @@ impl Waiters {
         }
     }
 
-    /// Adds a waiter: to the front if it was woken without success, otherwise to the back.
+    /// Adds a waiter: to the front if it was woken in vain (`is_futile`), otherwise to the back.
     fn add(&self, waiter: Arc<dyn Waiter>, is_futile: bool) -> Entry {
         let mut order = lock(&self.0.order);
         let end = if is_futile { &mut order.front } else { &mut order.back };
@@ -74,9 +75,9 @@ impl Waiters {
 }
 
 impl Queued {
-    /// Places the waiter in `queue`, and in `notice` if given. It keeps its position if it is in `queue`
-    /// already, otherwise it goes to the back; but to the front if its former queue (not `notice`) has woken
-    /// it, evidently without success.
+    /// Places the waiter in `queue`, and in `notice` if given. A waiter that is in `queue` already keeps its
+    /// position. One that its former queue (not `notice`) has woken, evidently in vain, goes to the front of
+    /// `queue`, any other to the back.
     pub fn enqueue(&mut self, queue: &Waiters, notice: Option<&Waiters>, waiter: &Arc<dyn Waiter>) {
         let was_woken = self.position.as_ref().is_some_and(Entry::was_woken);
         let stays = self

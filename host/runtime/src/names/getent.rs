@@ -49,7 +49,7 @@ impl Getent {
     ) -> Result<Option<String>, LookUpError> {
         let before = deadline.left()?;
         let _turn = QUEUE.turn(deadline)?;
-        // A service that is given less than half of the time because of the queue is not considered silent.
+        // If the queue has used more than half of the time, a time-out is not blamed on the service.
         let is_hurried = deadline.left().map_or(true, |left| left < before / 2);
         let mut running = self.start(database, key)?;
         let answer = running.answer(deadline).map_err(|error| match error {
@@ -149,8 +149,7 @@ impl Queue {
     /// Waits for a permit to start a process.
     ///
     /// # Errors
-    /// [`LookUpError::Busy`]: other look-ups used all permits in the meantime. This does not reflect on the
-    /// service, which was not contacted.
+    /// [`LookUpError::Busy`]: other look-ups had all permits until the deadline. The service was not queried.
     pub(super) fn turn(&self, deadline: Deadline) -> Result<Turn<'_>, LookUpError> {
         let mut running = lock(&self.running);
         while *running >= PROCESSES_MAX {

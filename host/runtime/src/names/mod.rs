@@ -25,8 +25,8 @@ use crate::lock;
 
 /// Time-out for the look-up of a user or group, over all services.
 const USER_TIME_MAX: Duration = Duration::from_secs(10);
-/// Time after an unanswered look-up during which no service is queried for users and groups, so that queued
-/// look-ups do not time out one after another.
+/// Time after a look-up that timed out during which no service is queried for users and groups, so that
+/// queued look-ups do not time out one after another.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Time-out for the look-up of a host. Resolvers query a silent name server twice, 5 s each, and then the
 /// next one (resolv.conf(5)).
@@ -141,7 +141,7 @@ pub fn addresses_of(host: &str) -> Result<Vec<IpAddr>, LookUpError> {
 struct Names {
     databases: Databases,
     getent: Getent,
-    /// End of the time in which services of users are not queried, because one did not answer.
+    /// End of the time in which services are not queried for users and groups, because one did not answer.
     silent_until: Mutex<Option<Instant>>,
 }
 
@@ -233,7 +233,7 @@ impl Names {
     }
 
     fn addresses_of(&self, host: &str) -> Result<Vec<IpAddr>, LookUpError> {
-        // The name may be that of a sandboxed process's request.
+        // The name may have been sent by a sandboxed process, which is not trusted.
         let is_name = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
         if host.is_empty() || host.len() > HOST_BYTES_MAX || host.starts_with('-') || !is_name {
             return Err(LookUpError::NoHost);
