@@ -147,7 +147,7 @@ mod portable {
 
     const WORD: usize = size_of::<usize>();
 
-    /// Copies `len` bytes, both ends of which others may be accessing.
+    /// Copies `len` bytes. Others may be accessing source and target at the same time.
     ///
     /// # Safety
     /// `from` must be readable and `to` writable for `len` bytes, except for faults handled by `sigbus`.

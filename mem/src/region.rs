@@ -113,10 +113,9 @@ impl Region {
         Region::private(start, len, Owner::Heap(layout))
     }
 
-    /// Maps `len` bytes of `file` from byte `offset`, shared and writable. The peer that passed us the file
-    /// may write to it at any time. If the file is truncated, this program's first access beyond the new end
-    /// changes the whole region to private zeroes, and the region is [poisoned](Self::is_poisoned) from then
-    /// on.
+    /// Maps `len` bytes of `file` from byte `offset`, shared and writable. Other processes with the file may
+    /// write to it at any time. If the file is truncated, this process's first access beyond the new end
+    /// makes the whole region private zeroes, and the region is [poisoned](Self::is_poisoned) from then on.
     ///
     /// The offset needs no alignment. At most [`REGION_LIMIT`](crate::REGION_LIMIT) mapped regions can exist
     /// at a time.
@@ -179,8 +178,8 @@ impl Region {
     }
 
     /// Returns `true` if an access failed because the file beneath the region was truncated or its file
-    /// system was full. The bytes are then private zeroes (plus our own later writes) and reach no other
-    /// process. Never `true` for heap memory, and never reset.
+    /// system was full. The bytes are then private zeroes, plus this process's later writes, which reach no
+    /// other process. Never `true` for heap memory, and never reset.
     pub fn is_poisoned(&self) -> bool {
         match &self.0.owner {
             Owner::Mapping(mapping) => mapping.slot.is_poisoned(),

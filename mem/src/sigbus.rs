@@ -4,7 +4,7 @@
 //! would end the whole server because of one hostile guest. One process-wide handler, installed with the
 //! first mapped region, looks the faulting address up in a fixed table. For a fault inside a region, the
 //! handler maps private zero pages over the whole region, marks it poisoned, and resumes the instruction; one
-//! `mmap` per region, so a peer cannot exhaust our mappings by truncating page by page. Any other fault is
+//! `mmap` per region, so a peer cannot exhaust the mappings by truncating page by page. Any other fault is
 //! passed to the previous handler.
 //!
 //! The handler is async-signal-safe: it reads atomics, calls `mmap`, and allocates, locks and logs nothing.

@@ -48,8 +48,8 @@ impl Vector {
         self.regions.iter().any(Region::is_poisoned)
     }
 
-    /// Returns the region, and the offset and length of each segment in it; `None` unless all bytes ever
-    /// added are in one region.
+    /// Returns region, offset and length of each segment; `None` unless all bytes ever added are in one
+    /// region.
     pub(crate) fn within(
         &self,
     ) -> Option<(&Region, impl ExactSizeIterator<Item = (usize, usize)> + Clone + '_)> {

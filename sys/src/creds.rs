@@ -48,7 +48,7 @@ pub fn acting_as() -> Result<(u32, u32, Vec<u32>)> {
 /// The permission checks of the kernel for a thread that acts as another user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checks {
-    /// All checks for that user; no capabilities.
+    /// All checks for the other user; no capabilities.
     Kernel,
     /// The user owns new files, but the kernel ignores permission bits, because the caller has checked them
     /// itself.
@@ -57,8 +57,8 @@ pub enum Checks {
 
 /// Makes the calling thread act as `identity` until the guard is dropped.
 ///
-/// No effect if the process has that user and group already, and the same supplementary groups; for user 0
-/// those do not matter. EPERM unless [`may_assume`], EINVAL for ids unknown to the user namespace, and for
+/// No effect if the process has that user and group already, and, except for user 0, the same supplementary
+/// groups. EPERM unless [`may_assume`], EINVAL for ids unknown to the user namespace, and for
 /// 2³²−1, which stands for no user. With [`Checks::Kernel`], switching and returning takes 6 system calls,
 /// 2.3 µs; 4 if the groups are the same.
 pub fn assume(identity: Identity<'_>, checks: Checks) -> Result<Assumed> {

@@ -140,8 +140,7 @@ pub trait Reopen: fmt::Debug + Send + Sync {
     /// Reopens the object of the `O_PATH` descriptor `place`, as the user that the calling thread acts as.
     fn reopen(&self, place: BorrowedFd<'_>, flags: OpenFlags) -> Result<OwnedFd>;
 
-    /// Creates another name of the object of `place`, an `O_PATH` descriptor, as the user that the calling
-    /// thread acts as.
+    /// Creates another name of the object of `place`, as [`reopen`](Self::reopen) opens it.
     fn link(&self, place: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<()>;
 }
 

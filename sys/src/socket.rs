@@ -66,7 +66,7 @@ pub fn listens(path: &Path) -> Result<bool> {
     listens_as(SocketType::STREAM, path)
 }
 
-/// Listens with a socket of that type.
+/// Listens with a socket of type `kind`, as [`listen_unix`] does.
 pub(crate) fn listen_as(
     kind: SocketType,
     flags: SocketFlags,
@@ -86,7 +86,7 @@ pub(crate) fn listen_as(
     Ok(socket)
 }
 
-/// Returns `true` if a process listens at `path` with a socket of that type; EPROTOTYPE for another type.
+/// Returns `true` if a process listens at `path` with a socket of type `kind`; EPROTOTYPE for another type.
 pub(crate) fn listens_as(kind: SocketType, path: &Path) -> Result<bool> {
     match connect_as(kind, path) {
         Ok(_) | Err(Errno::AGAIN) => Ok(true),
@@ -101,7 +101,7 @@ pub fn connect_unix(path: &Path) -> Result<OwnedFd> {
     connect_as(SocketType::STREAM, path)
 }
 
-/// Connects a nonblocking socket of that type, without waiting.
+/// Connects a nonblocking socket of type `kind`, as [`connect_unix`] does.
 pub(crate) fn connect_as(kind: SocketType, path: &Path) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

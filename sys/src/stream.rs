@@ -26,8 +26,8 @@ pub fn make_fifo(path: &Path) -> Result<()> {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
 }
 
-/// Waits until one of these descriptors can be read, has ended or has failed, at most for `timeout`. Returns
-/// for each whether it is ready (`false` for `None`). An interruption by a signal ends the wait.
+/// Waits until one of `streams` can be read, has ended or has failed, at most for `timeout`. Returns `true`
+/// for each that is ready, and `false` for `None`. An interruption by a signal ends the wait.
 pub fn wait_readable<const N: usize>(
     streams: [Option<BorrowedFd<'_>>; N],
     timeout: Duration,

@@ -1,4 +1,4 @@
-//! Synchronisation to stable storage. All of these block on disk I/O.
+//! Synchronisation to stable storage. All functions block on disk I/O.
 
 use std::os::fd::BorrowedFd;
 

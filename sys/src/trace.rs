@@ -133,7 +133,7 @@ fn wait() -> Result<Option<(u32, libc::c_int)>> {
 
 /// Returns the entry or return at which the thread stopped; `None` if it stopped for another reason.
 fn moment(thread: u32, status: libc::c_int) -> Result<Option<Moment>> {
-    /// Signal of such stops, marked by PTRACE_O_TRACESYSGOOD.
+    /// Signal of a stop at a system call, marked by PTRACE_O_TRACESYSGOOD.
     const AT_CALL: libc::c_int = libc::SIGTRAP | 0x80;
     if !libc::WIFSTOPPED(status) || libc::WSTOPSIG(status) != AT_CALL {
         return Ok(None);

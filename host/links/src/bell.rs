@@ -52,7 +52,7 @@ enum SourceState {
 }
 
 impl BellLocation {
-    /// Returns the device of the bell that belongs to the memory at that location: the serial line in a UML
+    /// Returns the device of the bell that belongs to the memory at `memory`: the serial line in a UML
     /// guest, the virtio port in any other. Returns `None` if the memory is a file, as on a host; if the
     /// serial line is missing; and unless there is exactly one port for a bell and one PCI device with shared
     /// memory. `ports` is [`PORTS`], except in tests.
@@ -77,7 +77,7 @@ impl BellLocation {
             }
             BellLocation::Device(path) => device(path)?,
         };
-        // Two readers would take each other's bytes. The VMM, which has the other end, takes no lock.
+        // Two readers would take each other's bytes. The VMM, at the other end of the stream, takes no lock.
         match try_flock(input.as_fd(), LockKind::Exclusive) {
             Ok(()) => Ok(BellStream::new(input.into(), output.into())),
             Err(Errno::AGAIN) => Err(io::Error::other("another link uses it")),
@@ -111,7 +111,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 impl BellSource {
-    /// Returns the source at that location; opens nothing.
+    /// Returns a source for the stream at `location`; opens nothing.
     pub fn new(location: BellLocation) -> Arc<BellSource> {
         Arc::new(BellSource { location, state: Mutex::default() })
     }
@@ -137,7 +137,7 @@ impl BellSource {
         opened
     }
 
-    /// Returns `true` if links can have a bell. Opens the stream if that was not tried before.
+    /// Returns `true` if links can have a bell. Opens the stream, unless opening was tried before.
     pub(super) fn is_usable(&self) -> bool {
         match &*lock(&self.state) {
             SourceState::Open(_) => return true,

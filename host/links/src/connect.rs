@@ -51,8 +51,8 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Returns the defaults: 64 slots and 8 MiB on each side, vrpc, ten seconds; all extensions are offered,
-    /// none is required.
+    /// Returns the defaults: 64 slots, 8 MiB per side, vrpc, ten seconds, all extensions, none of them
+    /// required.
     pub fn new(export: &str, label: &str, client: Incarnation) -> Result<ConnectOptions, LayoutError> {
         Ok(ConnectOptions {
             export: export.into(),

@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter with one writer at a time: `bump` needs no locked instruction, but two concurrent calls of it
-/// would lose a count.
+/// A counter with one writer at a time: `bump` needs no locked instruction, but is no atomic increment.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 

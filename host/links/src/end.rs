@@ -112,7 +112,7 @@ impl EndState {
     /// Calls the listener when the link ends, or at once if it has ended.
     pub(super) fn on_end(&self, listener: Listener) {
         lock(&self.listeners).push(listener);
-        // If the end was decided in between, the other thread may have missed this listener.
+        // The thread that decided the end may have taken the listeners before this one was added.
         if self.is_over() {
             self.notify_listeners();
         }

@@ -179,8 +179,7 @@ const LISTENER: u64 = 1;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of connections accepted before hellos are read.
 const ACCEPT_BATCH: usize = 32;
-/// Maximum wait of a listener that is dropped, for hellos being answered, and then as long for links that
-/// end: a back end may never answer.
+/// Maximum time of each of the two waits of a dropped listener: a back end may never answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State of the accepting thread.
@@ -268,8 +267,7 @@ impl Acceptor {
         self.pending.insert(self.last_token, Pending { socket, credentials, until });
     }
 
-    /// Reads the hello of a connected peer, and either passes it to [`answer`](Self::answer) or refuses the
-    /// peer.
+    /// Reads a peer's hello, and either passes it to [`answer`](Self::answer) or refuses the peer.
     fn read_hello(&mut self, token: u64) {
         let Some(pending) = self.pending.get(&token) else { return };
         let mut buffer = [0; MESSAGE_BYTES_MAX];
@@ -387,8 +385,7 @@ fn hello(buffer: &[u8], packet: Packet) -> Result<(tombolo_shm::link::Hello, Own
 }
 
 fn refuse(socket: &OwnedFd, credentials: Credentials, refused: &Refused) {
-    // A client that has a path but not the export's name tries each candidate, so an unknown export is no
-    // fault.
+    // A client that has a path but no export's name tries candidates, so an unknown export is no fault.
     match refused.code {
         RefusalCode::NoExport => {
             tracing::info!(pid = credentials.pid, uid = credentials.uid, why = %refused, "link refused")

@@ -161,8 +161,8 @@ impl Policy {
         self.rules_of(credentials, export).next().is_some()
     }
 
-    /// Returns `true` if a process may use any identity for that export. Otherwise it can act only under its
-    /// own identity.
+    /// Returns `true` if a process may use any identity for `export`. Otherwise it can act only under its own
+    /// identity.
     pub fn may_use_any_identity(&self, credentials: Credentials, export: &str) -> bool {
         // Root and this process's own user could do the same without this server.
         let could_anyway = credentials.uid == 0 || credentials.uid == creds::own_ids().0;

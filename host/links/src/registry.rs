@@ -178,7 +178,7 @@ impl Directory {
 }
 
 /// Returns `true` if no server has the lock. The result `true` is final: a server locks its file once, before
-/// the file gets its name, and ids are not reused. Readers take the lock shared, so they do not look alive.
+/// the file gets its name, and ids are not reused. Readers lock shared, so none takes another for a server.
 fn is_dead(lock: &File) -> io::Result<bool> {
     match lock.try_lock_shared() {
         Err(TryLockError::WouldBlock) => Ok(false),

@@ -49,7 +49,7 @@ pub struct MemoryListener {
     current: Arc<CurrentClient>,
 }
 
-/// The client that has the link, if there is one, and the hook for its changes.
+/// The client that has the link, if there is one, and the hook to call when the client changes.
 #[derive(Default)]
 struct CurrentClient {
     guest: Mutex<Option<Guest>>,
@@ -158,8 +158,7 @@ impl Drop for StoppedOnDrop {
     }
 }
 
-/// Server side of the rendezvous page and its link, run by the listener's thread, which calls
-/// [`step`](Self::step) at each poll.
+/// Server side of the rendezvous page and its link. The listener's thread calls `step` at each poll.
 struct PageServer {
     handshake: ServerHandshake,
     server: Arc<Server>,
@@ -375,8 +374,8 @@ pub struct MemoryWatcher {
     _thread: StoppedOnDrop,
 }
 
-/// Requests a link from the server at that memory, and starts to use it. Blocks until the server answers, and
-/// until another client leaves, up to the options' time-out.
+/// Requests a link from the server of `memory`, and starts to use it. Blocks until another client of the
+/// memory leaves and the server answers, up to the options' time-out.
 pub fn join(
     memory: SharedMemory,
     options: &ConnectOptions,

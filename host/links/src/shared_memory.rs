@@ -40,8 +40,7 @@ pub struct SharedMemory {
     /// Number of bytes that the link uses: at a server, all; at a client, as many as the server's page
     /// states.
     pub(super) total: u64,
-    /// Lock of the file, held by the server so that no other server uses it; `None` at a client and for
-    /// devices.
+    /// Lock by which a server keeps other servers from the file; `None` at a client and for devices.
     pub(super) lock: Option<File>,
     /// Bell for links over this memory, if this side has one.
     pub(super) bell: Option<Arc<BellSource>>,

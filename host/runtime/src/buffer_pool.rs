@@ -224,7 +224,7 @@ impl ClientAccount {
         }
     }
 
-    /// Returns `true` if an account that is lent as much as a long call needs would have to wait.
+    /// Returns `true` if a connection that is lent as much as a long call needs must wait to begin a call.
     pub fn is_short(&self) -> bool {
         !(self.is_below_half() && self.pool.is_below_half())
     }

@@ -11,7 +11,7 @@ use tombolo_sys::creds;
 const DIRECTORY: u32 = 0o700;
 const FILE: u32 = 0o600;
 
-/// Returns the owner of a file or directory, if that is not the user of this process.
+/// Returns the owner of a file or directory, or `None` if it belongs to the user of this process.
 ///
 /// # Errors
 /// The file cannot be examined.
@@ -74,6 +74,7 @@ pub fn database(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Restricts a file to this process's user by `mode`. Refuses another user's file.
 fn make_private(open: &File, mode: u32) -> io::Result<()> {
     let about = open.metadata()?;
     if about.uid() != creds::own_ids().0 {

@@ -70,8 +70,7 @@ impl<T> SendQueue<T> {
         self.send_all(stream, false)
     }
 
-    /// Continues to send; to be called when the stream has become writable. Errors are those of
-    /// [`flush`](Self::flush).
+    /// Continues to send, as [`flush`](Self::flush) does; to be called when the stream is writable again.
     pub fn writable(&self, stream: &impl Outgoing) -> Result<()> {
         self.send_all(stream, true)
     }

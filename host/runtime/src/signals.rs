@@ -59,8 +59,7 @@ pub enum UserSignal {
     Two,
 }
 
-/// Calls `work` at each SIGUSR1 and SIGUSR2, from a thread of its own. Equal signals during `work` are
-/// merged.
+/// Calls `work` at each SIGUSR1 and SIGUSR2, on its own thread. Equal signals during `work` are merged.
 pub fn on_user_signals(mut work: impl FnMut(UserSignal) + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGUSR1, SIGUSR2])?;
     std::thread::Builder::new().name("user-signals".into()).spawn(move || {

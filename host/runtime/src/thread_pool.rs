@@ -243,8 +243,8 @@ struct QueuedJob<T> {
     request: RequestId,
 }
 
-/// Phase of a job. `Taken`: the caller has the result or has given the job up, or, for a moment under the
-/// lock, a thread is moving the job on.
+/// Phase of a job. `Taken`: the caller has the result or has given the job up; also a placeholder under the
+/// lock.
 enum Phase<T> {
     Waiting { job: JobFn<T>, waker: Option<Waker> },
     Running { waker: Option<Waker> },

@@ -2,8 +2,7 @@
 
 /// Size of a page, in bytes.
 pub(super) const PAGE_BYTES: u64 = 4096;
-/// Size of a grain, the allocation unit of a split page, in bytes: a cache line. A page has 64 grains, one
-/// for each bit of a word.
+/// Size of a grain, the allocation unit of a split page: a cache line. A page has as many as a word has bits.
 pub(super) const GRAIN_BYTES: u64 = 64;
 /// Maximum number of grains of a span in a split page; a longer span occupies whole pages.
 const GRAINS_MAX: u64 = 32;

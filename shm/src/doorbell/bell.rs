@@ -20,8 +20,8 @@ use tombolo_sys::stream::{self, Drained};
 use crate::cells::SleepOutcome;
 use crate::doorbell::{INTERVAL_MAX, INTERVAL_MIN};
 
-/// Polling interval of the word while the bell works: after a message, and, after it was doubled repeatedly,
-/// at most. The maximum costs an idle link no more than its heartbeat.
+/// Polling interval of the word while the bell works: the minimum after each message, then doubled up to the
+/// maximum, which costs an idle link no more than its heartbeat.
 const PATIENCE_MIN: Duration = Duration::from_millis(100);
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
 /// Maximum number of rings required until a lost bell is trusted again. After as many rings without a loss,

@@ -2,8 +2,8 @@
 //!
 //! Polling a line that the peer is about to write steals it: the peer must fetch it once more before it can
 //! write, which takes as long as a message transfer. After a send the answer cannot arrive before the peer
-//! has read and worked; so the sender leaves the line alone for about as long as that took recently
-//! (docs/decisions/shm-rings.md). To remove this optimisation, delete the file and its uses.
+//! has read the request and worked; so the sender does not touch the line for about as long as recent answers
+//! took (docs/decisions/shm-rings.md). To remove this optimisation, delete the file and its uses.
 
 use std::hint::spin_loop;
 

@@ -4,8 +4,8 @@ use crate::link::Ends;
 
 /// Maximum time that an adaptive consumer polls before it sleeps on a futex or a descriptor.
 const POLL_TIME_MAX: Duration = Duration::from_micros(50);
-/// Maximum time that an adaptive consumer polls before it sleeps on a bell. To wake it costs a guest a few
-/// system calls and the delay of an interrupt, together well over 100 µs, and a guest needs more than
+/// Maximum time that an adaptive consumer polls before it sleeps on a bell. Waking it takes a few system
+/// calls and an interrupt of a guest, together well over 100 µs, and a guest needs more than
 /// [`POLL_TIME_MAX`] from an answer to its next request.
 const BELL_POLL_TIME_MAX: Duration = Duration::from_micros(500);
 /// Minimum polling time that is worth its system calls.

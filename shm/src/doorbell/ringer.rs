@@ -13,7 +13,7 @@ pub struct Ringer<W = Word, M = OwnDoorbell> {
     /// The notify flag in the peer's memory: odd while the peer sleeps, changing with each sleep. `None`
     /// without a doorbell.
     notify_flag: Option<W>,
-    /// The doorbell, in our memory, on which the peer sleeps.
+    /// The doorbell, in this side's memory, on which the peer sleeps.
     doorbell: M,
     /// Value of the notify flag in the sleep that this side ended last: a peer that still shows it is about
     /// to wake.

@@ -1,5 +1,4 @@
-//! The two ends of a link from one side's view: [`Ends`] has the memory of both sides, and what they agreed
-//! on.
+//! A link from one side's view: [`Ends`] has the memory of both sides, and the agreed parameters.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Returns the side at the other end of the link.
+    /// Returns the other side of the link.
     pub fn peer(self) -> Role {
         match self {
             Role::Client => Role::Server,

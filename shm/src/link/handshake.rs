@@ -191,7 +191,7 @@ impl ServerHandshake {
         Ok(ServerStep::Nothing)
     }
 
-    /// Grants the requesting client a link with these parameters, whose sizes must fit a half.
+    /// Grants the requesting client a link with these parameters, whose sizes must fit a half of the file.
     pub fn welcome(&mut self, agreement: &Agreement, now: Instant) -> Result<(), PageError> {
         agreement.header(Role::Server, agreement.server).format(&self.own)?;
         self.page.set_message(Role::Server, &Message::Welcome(agreement.welcome()))?;

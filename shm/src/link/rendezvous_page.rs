@@ -172,7 +172,7 @@ impl Page {
         Some(Stage { attempt: word >> 8, phase })
     }
 
-    /// Publishes the phase of `role`, which must be our side, after all earlier stores.
+    /// Publishes the phase of `role`, which must be this side, after all earlier stores.
     pub(super) fn set_stage(&self, role: Role, stage: Stage) {
         let word = (stage.attempt & ATTEMPT_MASK) << 8 | u32::from(stage.phase as u8);
         // Orders all earlier stores before the word, bulk copies included. A release fence would suffice;
@@ -192,8 +192,7 @@ impl Page {
         Message::decode(bytes.get(..len).ok_or_else(length)?)
     }
 
-    /// Leaves a message of `role`, which must be our side, in the page. The peer reads it after the next
-    /// phase.
+    /// Leaves a message of `role`, which must be this side, for the peer, which reads it after `set_stage`.
     pub(super) fn set_message(&self, role: Role, message: &Message) -> Result<(), OutOfBounds> {
         self.region.write_at(message_offset(role), &message.encode())
     }
@@ -206,7 +205,7 @@ impl Page {
     }
 }
 
-/// Returns the length of each half of a file of that many bytes.
+/// Returns the length of each half of a file of `total` bytes. Fails if no link fits in such a file.
 pub(super) fn halves(total: u64) -> Result<u64, PageError> {
     let size = PageError::Size { bytes: total };
     if !total.is_multiple_of(PAGE_BYTES) || total > 2 * REGION_BYTES_MAX {

@@ -30,10 +30,10 @@ pub struct Served {
 }
 
 /// Maps a whole file for a server, and locks it. A missing file is created if `bytes` gives its length,
-/// accessible to its owner only, with all its memory allocated, so that none is lost when the file system
-/// fills up later (unless that cannot allocate in advance). An existing file keeps its size; it must belong
-/// to root or to this process's user and not be world-writable, since a process that can write it can make
-/// any request as any user.
+/// accessible to its owner only. Its memory is allocated at once, if the file system supports that, so that
+/// none is lost when the file system fills up. An existing file keeps its size; it must belong to root or to
+/// this process's user and not be world-writable, since a process that can write it can make any request as
+/// any user.
 pub fn serve(path: &Path, bytes: Option<u64>) -> Result<Served, RegionError> {
     if let Some(bytes) = bytes {
         match readable_and_writable().create_new(true).mode(0o600).open(path) {

@@ -11,7 +11,7 @@ use tombolo_sys::memfd::{self, Seals};
 
 use crate::region::RegionError;
 
-/// Seals required by both sides. `SEAL` keeps the peer from adding others, which would stop the owner.
+/// Seals required by both sides. `SEAL` prevents further seals, which either side could add.
 const SEALS: Seals = Seals::SHRINK.union(Seals::FUTURE_WRITE).union(Seals::SEAL);
 
 /// Memory of this process, and the descriptor through which other processes map it for reading.

@@ -39,7 +39,7 @@ impl Consumer {
 }
 
 impl<C: Cells> Consumer<C> {
-    /// Returns the reading side of a ring in those cells, at the first slot of the epoch's first lap.
+    /// Returns the reading side of a ring in `cells`, at the first slot of the epoch's first lap.
     pub fn new(cells: C, epoch: Epoch) -> Consumer<C> {
         Consumer { cells, cursor: Cursor::first(epoch) }
     }

@@ -45,7 +45,7 @@ impl Message {
         words
     }
 
-    /// Returns the message of a slot with those words.
+    /// Returns the message of a slot whose words are `head` and `tail`.
     #[inline(always)]
     pub(super) fn from_words(head: u64, tail: [u64; TAIL_WORDS]) -> Message {
         let mut body = [0; BODY_BYTES];

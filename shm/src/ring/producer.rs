@@ -30,7 +30,7 @@ impl Producer {
 }
 
 impl<C: CellsMut> Producer<C> {
-    /// Returns the writing side of a ring in those cells, which must be zero.
+    /// Returns the writing side of a ring in `cells`, which must be zero.
     pub fn new(cells: C, epoch: Epoch) -> Producer<C> {
         Producer { cells, cursor: Cursor::first(epoch), next: Arc::default() }
     }

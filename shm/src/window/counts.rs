@@ -57,7 +57,7 @@ impl<L: Cells> Counts<L> {
 }
 
 impl<L: CellsMut> Counts<L> {
-    /// Initialises the counts with that epoch; the slots must be zero.
+    /// Initialises the counts with `epoch`; the slots must be zero.
     pub fn begin(head: L, slots: L, epoch: u64) -> Self {
         head.store(EPOCH_LINE, 0, epoch, Ordering::Release);
         Self { head, slots }

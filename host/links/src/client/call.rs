@@ -149,8 +149,7 @@ impl Call {
         }
     }
 
-    /// Sleeps until the answer is received. If the call was queued, sleeps only until it is sent, and returns
-    /// `None`.
+    /// Sleeps until the answer is received; if the call was queued, until it is sent, and returns `None`.
     fn sleep(&mut self) -> Option<Outcome> {
         let was_queued = matches!(self.stage, Stage::Queued(_));
         block_on(poll_fn(|context| match self.poll_with(context.waker()) {

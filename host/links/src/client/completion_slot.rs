@@ -92,8 +92,7 @@ impl CompletionSlot {
         ((state >> 32) as u32, Phase::of(state))
     }
 
-    /// Returns the phase of an issued id. An id that the slot no longer holds is answered: its reply was
-    /// parked.
+    /// Returns the phase of an issued id. If the slot no longer has the id, its reply was parked: answered.
     #[inline]
     pub(super) fn phase(&self, id: u32) -> Phase {
         match self.load() {

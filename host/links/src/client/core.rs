@@ -44,8 +44,7 @@ pub(super) struct Core {
     pub(super) ids: Ids,
     pub(super) spare: Arc<FreeList<Buffer>>,
     pub(super) counters: Counters,
-    /// Replies by id, moved out of their slots before their callers took them, because requests were queued
-    /// for ids.
+    /// Replies moved out of their slots before their callers took them, by id: requests were queued for ids.
     pub(super) parked_replies: Mutex<HashMap<u32, RawReply>>,
     /// Allocators of bulk memory in this side's region, and in the server's: the client allocates in both.
     pub(super) areas: [Area; 2],
@@ -185,8 +184,7 @@ impl Core {
         }
     }
 
-    /// Sends a queued call with an id that has become free. If the call was dropped, the next one in the
-    /// queue gets the id.
+    /// Sends a queued call with an id that has become free; if the call was dropped, the next queued one.
     #[cold]
     fn send_queued(&self, mut next: Option<(Arc<QueuedRequest>, u32)>, wakes: &mut Wakes) {
         while let Some((queued, id)) = next {

@@ -21,7 +21,7 @@ pub struct Counts {
     pub queued_total: u64,
     /// Times that the sleeping server was woken.
     pub rings: u64,
-    /// Times that the receiver thread, or a thread in its place, slept.
+    /// Times that the receiver thread slept.
     pub sleeps: u64,
     /// Times that a blocked caller, instead of the receiver thread, slept on the doorbell.
     pub parks: u64,

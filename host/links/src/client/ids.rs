@@ -85,8 +85,7 @@ impl Ids {
         }
     }
 
-    /// Frees an id with which no request was sent, so it may be issued again. Returns the same as
-    /// `give_back`.
+    /// Frees an id with which no request was sent: it may be issued again. Otherwise as `give_back`.
     pub(super) fn put_back(&self, id: u32) -> Option<(Arc<QueuedRequest>, u32)> {
         self.give_back(id.wrapping_sub(self.slots))
     }

@@ -404,8 +404,7 @@ impl Core {
         progress.advance().is_none_or(|since| pause(since, limit))
     }
 
-    /// Takes out available messages, at most as many as `drain` does at a time. Does nothing while another
-    /// thread leads.
+    /// Takes out available messages, as many as one `drain` does, unless another thread leads.
     pub(super) fn poll_once(&self) {
         if let Some(intake) = self.try_lead() {
             self.drain_once(intake);
@@ -439,8 +438,7 @@ impl Core {
         }
     }
 
-    /// Registers the waker of a call. Returns the outcome instead if the call is answered or the line has
-    /// ended.
+    /// Registers a call's waker, or returns the outcome if the call is answered or the line has ended.
     pub(super) fn register(&self, id: u32, waker: &Waker) -> Option<Result<RawReply, LineError>> {
         let slot = self.slot(id);
         let before = {

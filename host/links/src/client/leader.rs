@@ -88,8 +88,7 @@ impl LeaderPark {
         self.is_parked.store(false, Ordering::SeqCst);
     }
 
-    /// Returns `true` if a leader is parked. Without a fence the result may be out of date; callers repeat
-    /// it.
+    /// Returns `true` if a leader is parked. Without a fence this may be out of date: callers repeat it.
     #[inline]
     pub(super) fn is_parked(&self) -> bool {
         self.is_parked.load(Ordering::Relaxed)

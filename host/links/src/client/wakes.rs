@@ -24,8 +24,7 @@ impl Wakes {
         self.0.is_empty()
     }
 
-    /// Returns `true` if the wakers of another answer may not fit: its call's, and that of the queued request
-    /// that gets its id.
+    /// Returns `true` if two more may not fit: an answer's, and that of the queued request that gets its id.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.0.len() + 2 > WAKES

@@ -79,7 +79,7 @@ impl ForwardableRegion {
         self.number
     }
 
-    /// Returns `true` if a process of that user may map the memory.
+    /// Returns `true` if a process of `user` may map the memory.
     pub(super) fn permits_user(&self, user: u32) -> bool {
         user == 0 || user == self.user
     }
@@ -90,7 +90,7 @@ impl ForwardableRegion {
         offset >= self.nameable.start && end.is_some_and(|end| end <= self.nameable.end)
     }
 
-    /// Returns the message that forwards the memory under this domain number.
+    /// Returns the message that forwards the memory under the number `domain`.
     pub(super) fn announce(&self, domain: tombolo_shm::address::Domain) -> ForwardRegion {
         ForwardRegion { domain, user: self.user, bytes: self.bytes, nameable: self.nameable.clone() }
     }

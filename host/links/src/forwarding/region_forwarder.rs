@@ -68,12 +68,12 @@ pub struct Loan {
 }
 
 impl RegionForwarder {
-    /// Returns a forwarder for a link whose server is a process of that user.
+    /// Returns a forwarder for a link whose server is a process of `user`.
     pub(crate) fn new(sender: ControlSender, user: u32) -> RegionForwarder {
         RegionForwarder { sender, user, table: Mutex::default() }
     }
 
-    /// Returns addresses of these bytes, or `None` unless they all lie in memory that the server has mapped.
+    /// Returns addresses of the bytes of `source`, or `None` unless the server has mapped all their memory.
     /// A forwardable region not yet forwarded is forwarded now, and available once the server has accepted
     /// it.
     pub(crate) fn lend(self: &Arc<Self>, source: &Source) -> Option<RemoteBuffer> {

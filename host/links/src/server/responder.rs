@@ -50,8 +50,8 @@ impl Responder {
         self.link.as_ref().is_none_or(|link| link.outcome.is_over())
     }
 
-    /// Returns `len_bytes` of bulk memory, for reading. The peer may change them at any time. Fails if the
-    /// address is invalid.
+    /// Returns `len_bytes` of bulk memory, which the peer may change at any time. Fails for an invalid
+    /// address.
     pub fn source(&self, address: GlobalAddress, len_bytes: u64) -> Result<Source, AddressError> {
         match &self.link {
             Some(link) => link.source(address, len_bytes),

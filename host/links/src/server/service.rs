@@ -1,5 +1,4 @@
-//! Interface between a link server and its user: [`Service`] opens a [`Session`] for each link, which gets
-//! the link's requests.
+//! Interface of a link server: its user's [`Service`] opens a [`Session`] for each link's requests.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

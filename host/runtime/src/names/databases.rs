@@ -65,8 +65,8 @@ impl Databases {
         Self { etc }
     }
 
-    /// Returns the services of the first of these databases listed in nsswitch.conf, or the files alone if
-    /// none is.
+    /// Returns the services of the first of `databases` in nsswitch.conf, or the files alone if none is
+    /// there.
     pub(super) fn services(&self, databases: &[&str]) -> Result<Services, LookUpError> {
         let lines = self.lines("nsswitch.conf", |line| {
             let line = line.split(|&byte| byte == b'#').next()?;
