@@ -91,7 +91,7 @@ fn calibrated() -> Option<u64> {
     PLAUSIBLE.contains(&tick).then(|| u64::try_from(tick).ok())?
 }
 
-/// Reads counter and clock at one moment: of a few attempts the one in which the clock took the least time.
+/// Reads counter and clock together: returns the one of three attempts that took the least time.
 fn paired() -> (u64, Instant) {
     let read = || {
         let before = cycles::now().unwrap_or_default();

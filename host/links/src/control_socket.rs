@@ -266,6 +266,7 @@ pub(super) fn end_of(goodbye: &Goodbye) -> EndReason {
     }
 }
 
+/// Reads sockets and calls handlers until the watcher is dropped. With no link it waits without a time-out.
 fn watch(shared: &WatcherState) {
     let mut events = Vec::new();
     let mut next_tick = Instant::now();
@@ -312,6 +313,7 @@ fn tick(shared: &WatcherState, now: Instant) {
     }
 }
 
+/// Handles one message or the end of the socket that `event` belongs to.
 fn handle(shared: &WatcherState, event: &Event) {
     let watched = lock(&shared.links).by_token.get(&event.token).map(|link| Arc::clone(&link.watched));
     let Some(watched) = watched else { return };

@@ -16,10 +16,10 @@ pub enum EndReason {
     /// The peer closed the link in order.
     #[error("the peer disconnected")]
     Left,
-    /// The peer's process ended, or its heartbeat stopped.
+    /// The peer's process ended, or, on a link without a socket, its heartbeat stopped.
     #[error("the peer died")]
     Died,
-    /// The peer's heartbeat was silent for longer than this side waits.
+    /// The server's heartbeat was silent for longer than this client waits, if it limits that time.
     #[error("the peer does not answer")]
     Silent,
     /// This side closed the link.

@@ -194,6 +194,7 @@ enum LinkStage {
 }
 
 impl PageServer {
+    /// Advances the handshake, and ends the link if either side has ended it. Fails if the memory was lost.
     fn step(&mut self, now: Instant) -> Result<(), PageError> {
         match self.handshake.step(now)? {
             ServerStep::Nothing | ServerStep::Busy => {}
@@ -213,7 +214,7 @@ impl PageServer {
                 }
             },
             // The next client gets the same memory, so it must wait until no late answer can be written: the
-            // link has counters as long as a request is in progress.
+            // link has counters until its thread and all requests have ended.
             LinkStage::Ending { handle } if handle.counts().is_some() => {
                 self.stage = LinkStage::Ending { handle }
             }

@@ -353,7 +353,7 @@ impl Buffers {
         &self.0
     }
 
-    /// Returns a new pool for a single client.
+    /// Returns the view of the only connection to a new pool.
     pub fn new(limits: BufferLimits) -> Self {
         Self(BufferPool::new(limits).account())
     }

@@ -71,6 +71,7 @@ pub struct SpinWindow {
 }
 
 impl SpinWindow {
+    /// Bounds of `backoff`.
     const BACKOFF_MIN: u32 = 16;
     const BACKOFF_MAX: u32 = 1024;
 

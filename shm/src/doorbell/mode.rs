@@ -13,8 +13,7 @@ pub enum Mode {
     Poll,
     /// Sleeps at once. Costs a wake-up per message.
     Event,
-    /// Polls for a time that it adapts, at most about 50 µs (500 µs with a bell), then sleeps. Costs nothing
-    /// when idle.
+    /// Polls for an adaptive time, about 50 µs at most (500 µs with a bell), then sleeps. Free when idle.
     #[default]
     Adaptive,
     /// Polls as [`Poll`](Self::Poll) does, with the processor resting until the awaited line is written.

@@ -104,6 +104,7 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
     /// Returns a sleeper that sets `notify_flag` while it sleeps on the peer's `doorbell`; `nudged` and
     /// `sleeping` are private words of zero.
     pub fn new(mode: Mode, notify_flag: M, doorbell: Option<W>, nudged: M, sleeping: M) -> Sleeper<W, M> {
+        // Calibrates polling now rather than in the first wait.
         polls_per_us();
         let poll_time = PollTime::default();
         let counts = SleeperCounts::default();
@@ -158,6 +159,7 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
             }
             let first = interval == INTERVAL_MIN;
             if self.sleep(left, &mut interval, &mut awaited) {
+                // Without a doorbell the sleep lasts whole intervals: it was short if the first one sufficed.
                 let by_interval = self.doorbell.is_none();
                 let short = if by_interval { first } else { start.elapsed() < self.poll_time.max() };
                 self.poll_time.slept(short);

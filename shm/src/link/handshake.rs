@@ -1,6 +1,11 @@
 //! The handshake through a file's rendezvous page, without a socket, and the subsequent monitoring of the
 //! peer.
 //!
+//! Server and client each publish a phase in the page, for a numbered attempt. The server opens the page. A
+//! client claims it by storing its token, and leaves a hello; the server leaves a welcome or a refusal; after
+//! a welcome the client prepares its half of the file, and the link is in use. The side that ends it leaves a
+//! goodbye. The server then begins the next attempt.
+//!
 //! No threads, no clock and no randomness: the owner of a handshake calls `step` about once per heartbeat,
 //! and more often while an event is expected. The peer can write all of the page, so nonsense in it ends the
 //! attempt or the link at worst.

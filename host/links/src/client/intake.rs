@@ -68,7 +68,7 @@ use tombolo_host_runtime::polling::PollWindow;
 
 /// Number of polls between two readings of the clock: most answers arrive before the first reading.
 const POLLS: u32 = 64;
-/// Maximum time of one call's polling in the modes `Poll` and `Umwait`, and of polling a completion slot.
+/// Maximum time of one call's polling, in the modes `Poll` and `Umwait`.
 const POLL: Duration = Duration::from_millis(1);
 
 /// Result of a leader's polling.

@@ -69,6 +69,7 @@ impl Core {
             let rung = doorbell.load(Acquire);
             intake.notify_flag.arm();
             let found = self.drain(intake, Some(id), wakes)?;
+            // The doorbell learns whether the last sleep, if there was one, has brought answers.
             let answers = self.counters.answers();
             answers_before.replace(answers).into_iter().for_each(|before| doorbell.slept(before != answers));
             let is_over = self.outcome.is_over() || self.leader_park.is_unpark_requested();

@@ -47,6 +47,7 @@ impl Core {
             // ends the wait.
             let rung = doorbell.load(Acquire);
             self.drain_all();
+            // The doorbell learns whether the last sleep, if there was one, has brought answers.
             let answers = self.counters.answers();
             answers_before.replace(answers).into_iter().for_each(|before| doorbell.slept(before != answers));
             if self.outcome.is_over() {

@@ -32,7 +32,7 @@ pub(super) fn take(link: &Arc<Link>) -> Arc<Link> {
     CACHED.with_borrow_mut(Option::take).unwrap_or_else(|| link.clone())
 }
 
-/// Caches an unneeded reference to this thread's link. Drops a reference to any other link.
+/// Caches `link`, a reference that is no longer needed, or drops it if it is not this thread's link.
 #[inline]
 pub(super) fn keep(link: Arc<Link>) {
     if OWN.get() != Arc::as_ptr(&link).addr() {

@@ -65,8 +65,7 @@ impl Databases {
         Self { etc }
     }
 
-    /// Returns the services of the first of `databases` in nsswitch.conf, or the files alone if none is
-    /// there.
+    /// Returns the services of the first of `databases` in nsswitch.conf; if it has none, the files alone.
     pub(super) fn services(&self, databases: &[&str]) -> Result<Services, LookUpError> {
         let lines = self.lines("nsswitch.conf", |line| {
             let line = line.split(|&byte| byte == b'#').next()?;

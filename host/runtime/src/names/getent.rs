@@ -130,7 +130,7 @@ fn until(
     }
 }
 
-/// Queue of look-ups waiting for a process.
+/// Limit on concurrent look-up processes, of which `running` exist; further look-ups wait until one ends.
 pub(super) struct Queue {
     running: Mutex<usize>,
     ended: Condvar,
