@@ -70,6 +70,7 @@ struct SizeClass {
 /// A buffer and the account that it is charged to.
 struct PooledBuffer {
     buffer: Buffer,
+    /// Index of the buffer's size in [`SIZES`].
     class: usize,
     /// Pool to which the buffer is returned. The pool owns its free buffers, not vice versa.
     pool: Weak<BufferPool>,

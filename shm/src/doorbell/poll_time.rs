@@ -25,6 +25,7 @@ const PENALTY: (u32, u32) = (16, 1 << 16);
 #[derive(Debug, Clone, Copy)]
 pub struct PollTime {
     max: Duration,
+    /// Current polling time.
     length: Duration,
     /// Number of short sleeps until polling may resume.
     closed_for: u32,

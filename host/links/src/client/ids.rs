@@ -14,6 +14,7 @@ pub(super) struct Ids {
     /// Cache of one free id, outside the lock; empty while a request is queued, except briefly.
     cached: IdCache,
     inner: Mutex<Inner>,
+    /// Number of buffers, by which the ids of two consecutive generations of one buffer differ.
     slots: u32,
     /// `true` if a request is queued.
     is_wanted: AtomicBool,
