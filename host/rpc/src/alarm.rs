@@ -1,16 +1,17 @@
-//! Wake-ups of threads that poll before they sleep.
+//! Wake-up of a thread that polls before it sleeps: an event thread of the server, or a client's receiver.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tombolo_sys::Result;
 use tombolo_sys::epoll::EventFd;
 
-/// A flag that tells a thread, such as a client's engine, to look for work.
+/// A flag that other threads raise to make one thread look for work.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
-    /// Event that wakes the sleeping thread; `None` if the engine has no thread.
+    /// Event that wakes the sleeping thread; `None` if a simulation runs the engine without a thread.
     pub(crate) wakeup: Option<EventFd>,
-    any: AtomicBool,
+    raised: AtomicBool,
+    /// `true` while the thread sleeps or is about to, and nothing has woken it yet.
     asleep: AtomicBool,
 }
 
@@ -21,7 +22,7 @@ impl Alarm {
 
     /// Raises the alarm, and wakes the thread if it sleeps.
     pub(crate) fn raise(&self) {
-        self.any.store(true, Ordering::SeqCst);
+        self.raised.store(true, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst)
             && self.asleep.swap(false, Ordering::SeqCst)
             && let Some(wakeup) = &self.wakeup
@@ -30,20 +31,19 @@ impl Alarm {
         }
     }
 
-    /// Returns `true` if the alarm is raised.
     pub(crate) fn is_raised(&self) -> bool {
-        self.any.load(Ordering::SeqCst)
+        self.raised.load(Ordering::SeqCst)
     }
 
     /// Clears the alarm. Returns `true` if it was raised.
     pub(crate) fn take(&self) -> bool {
-        self.is_raised() && self.any.swap(false, Ordering::SeqCst)
+        self.is_raised() && self.raised.swap(false, Ordering::SeqCst)
     }
 
     /// Runs `sleep` unless the alarm is raised; a later alarm ends the sleep.
     pub(crate) fn sleep(&self, sleep: impl FnOnce()) {
         self.asleep.store(true, Ordering::SeqCst);
-        // An earlier alarm may have found the thread awake.
+        // An alarm raised before `asleep` was set has not notified `wakeup`.
         if !self.is_raised() {
             sleep();
         }

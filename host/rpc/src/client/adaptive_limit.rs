@@ -9,9 +9,9 @@
 
 use std::time::{Duration, Instant};
 
-/// Initial limit before the first call, whose length then determines it: as many calls as move
-/// [`START_BYTES`] together, within [`START_BOUNDS`]. Many short calls are needed to keep a client busy;
-/// long calls that wait in memory leave the caches.
+/// Limit before the first call. The length of the first call then determines the limit: as many such calls as
+/// together move [`START_BYTES`], within [`START_BOUNDS`]. It takes many short calls to keep the server busy,
+/// but many long calls overflow the CPU's caches while they wait in memory.
 const START: u32 = 4;
 const START_BYTES: usize = 2 << 20;
 const START_BOUNDS: (u32, u32) = (2, 16);
@@ -65,12 +65,11 @@ enum Phase {
     Holding { rounds: u32 },
     /// The client measures this limit in place of the current one.
     Trying { limit: u32 },
-    /// The client has measured `limit`, with throughput `moved`, and measures the current limit again for
-    /// comparison.
+    /// The client has measured `limit`, at a rate of `moved` bytes per second, and measures the current limit
+    /// again for comparison.
     Comparing { limit: u32, moved: f64 },
 }
 
-/// A period with a constant limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     /// Number of answers still to skip, because their calls may have been made under the previous limit.
@@ -119,7 +118,6 @@ impl AdaptiveLimit {
         }
     }
 
-    /// Records that the limit is reached.
     pub(super) fn filled(&mut self) {
         self.round.fills += 1;
     }

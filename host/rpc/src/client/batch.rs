@@ -113,7 +113,6 @@ impl Batch {
         self.items.pop_front()
     }
 
-    /// Returns the transaction ids of the calls.
     pub(super) fn xids(&self) -> impl Iterator<Item = u32> + '_ {
         self.items.iter().map(|(xid, _)| *xid)
     }
@@ -136,13 +135,13 @@ impl Batch {
     }
 }
 
-/// Progress of a call.
+/// Progress of sending a call of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// No byte of the message is sent.
     Whole,
-    /// The message is partly sent. The remainder is in private memory, and can be sent whatever the caller
-    /// does.
+    /// The message is partly sent. The remainder is in the client's own memory, so it can still be sent after
+    /// the call has ended.
     Begun,
     /// The message is partly sent. The remainder may include data in the caller's memory.
     BegunWithData,

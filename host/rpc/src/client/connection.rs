@@ -18,7 +18,7 @@ pub(super) struct Connection {
     /// Number of connections lost and of failed attempts so far; identifies the current socket.
     pub(super) generation: u64,
     pub(super) socket: Option<Arc<dyn Socket>>,
-    /// Queued calls: urgent ones, which are sent first, and bulk ones.
+    /// Queued calls: those that are not bulk (`urgent`), which are sent first, and bulk calls.
     pub(super) urgent: VecDeque<u32>,
     pub(super) bulk: VecDeque<u32>,
     /// Calls that the socket has not accepted, or only in part; empty while a thread sends.

@@ -1,9 +1,10 @@
-//! Receiving, connecting and time-outs, run by one thread; deterministic given the wire's behaviour.
+//! [`Engine`]: receiving, connecting and time-outs, run by one thread; deterministic given the wire's
+//! behaviour.
 //!
-//! Only the engine ends calls (except those whose end it decided while they were being sent), so a buffer
-//! being received into always has a waiting owner. The engine holds no lock while it receives, sends or
-//! wakes; the lock covers the look-up of calls for the replies of one batch, and the copying of short
-//! replies.
+//! Only the engine decides that a call ends, so no receive buffer returns to its owner while the engine
+//! receives into it. (If another thread is sending the call, that thread delivers the outcome afterwards.)
+//! The engine holds no lock while it receives, sends or wakes. The lock covers the look-up of the calls that
+//! the received replies answer, and the copying of short replies.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,6 +29,7 @@ const TURN_BYTES: usize = 2 << 20;
 /// [`next_deadline`](Self::next_deadline) is reached; any call made or ended may bring the deadline forward.
 pub struct Engine {
     pub(super) shared: Arc<SharedClient>,
+    /// Receiving sides by the connection's index; `None` while a connection has no socket.
     pub(super) lanes: Vec<Option<ConnectionIo>>,
     pub(super) finished: Finished,
     pub(super) probe: Probe,
@@ -77,8 +79,8 @@ impl Engine {
         self.wake_finished();
     }
 
-    /// Handles the end of the peer's stream: its remaining data can be received, then the end. The owner must
-    /// call this before [`ready`](Self::ready) for the same event.
+    /// Records that the peer has ended its stream. The owner must call this before [`ready`](Self::ready) for
+    /// the same event, which otherwise stops receiving after a short read, before the end of the stream.
     pub fn finished(&mut self, token: SocketToken) {
         if let Some(lane) = self.lane(token.index()).filter(|lane| lane.token == token) {
             lane.finished = true;
@@ -135,7 +137,6 @@ impl Engine {
         self.lanes.get_mut(index)?.as_mut()
     }
 
-    /// Wakes the waiters of ended calls.
     fn wake_finished(&mut self) {
         self.finished.wake(&self.shared);
     }

@@ -15,7 +15,6 @@ use tombolo_mem::Source;
 pub(super) struct Finished {
     /// Ended calls: one or two for a sending caller, many for the engine.
     pub(super) calls: SmallVec<[(Box<CallEntry>, Outcome); 2]>,
-    /// Entries of delivered calls, for reuse.
     delivered: SmallVec<[Box<CallEntry>; 2]>,
     /// Wakers of tasks that wait for a call, a permit or a timer.
     pub(super) wakers: Vec<Waker>,

@@ -20,7 +20,6 @@ impl Limit {
         }
     }
 
-    /// Returns the current limit.
     pub(super) fn count(&self) -> u32 {
         match self {
             Self::Fixed(count) => *count,
@@ -35,7 +34,6 @@ impl Limit {
         }
     }
 
-    /// Records that the limit is reached.
     pub(super) fn filled(&mut self) {
         if let Self::Adaptive(adaptive) = self {
             adaptive.filled();

@@ -46,7 +46,8 @@ pub(super) struct Linked {
 /// Maximum number of [`LinkedState`]s retained for reuse.
 const SPARE_MAX: usize = 64;
 
-/// Length of a sleep that only the end of the client is to end.
+/// Length of a sleep that is to last until the client ends; a call that is still pending afterwards sleeps
+/// again.
 const NO_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A call over a link.
@@ -287,7 +288,7 @@ impl LinkedState {
                 }
                 LinkedStage::Sent { live, call, reply_buffer, has_memory, fresh: true }
             }
-            Attempt::BufferTooSmall => LinkedStage::AwaitingMemory(live),
+            Attempt::MemoryExhausted => LinkedStage::AwaitingMemory(live),
             Attempt::TooLong => {
                 let callee = shared.lock().callee(self.request.procedure);
                 LinkedStage::Over(Some(Err(CallError::TooLong { callee, len_bytes: self.request.len() })))

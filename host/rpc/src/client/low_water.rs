@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 
 use super::wire::Socket;
 
-/// Time whose expected data are awaited.
+/// Time of which the receiver awaits the data, at the rate of its last turn.
 const TIME: Duration = Duration::from_millis(2);
-/// Maximum mark, so that data are received while more arrive.
+/// Maximum low-water mark, so that data are received while more arrive.
 const BYTES_MAX: usize = 256 << 10;
-/// Minimum mark; a lower one is not worth the system calls.
+/// Minimum low-water mark; a lower one is not worth the system calls.
 const BYTES_MIN: usize = 32 << 10;
 
-/// Low-water mark of one socket.
 #[derive(Debug)]
 pub(super) struct LowWater {
     bytes: usize,

@@ -37,9 +37,11 @@ pub(super) struct Probe {
 
 /// Result of a probe.
 enum ProbeResult {
+    /// No answer so far; the probe continues unless its time is over.
     Nothing,
     /// The server's host responds.
     Reached,
+    /// Connecting failed with an error other than ECONNREFUSED.
     Unreachable,
 }
 

@@ -16,7 +16,8 @@ use tombolo_sys::moment::Moment;
 /// Delay after a failed wait, as when the kernel lacks memory.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Every eighth poll covers all events; the other polls read the connection directly if there is exactly one.
+/// Number of polls of which one covers all events; the others read the connection directly if it is the only
+/// one.
 const POLLS: u32 = 8;
 
 /// Starts the receiving thread, which ends with the last client.

@@ -17,7 +17,6 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Returns `true` if the reply is malformed.
     pub(super) fn is_garbage(&self) -> bool {
         matches!(self.outcome, Err(Failure::InvalidReply(_)))
     }

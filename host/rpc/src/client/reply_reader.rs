@@ -53,10 +53,13 @@ enum ReadStage {
 /// Remainder of a record being collected.
 #[derive(Clone, Copy)]
 enum Remainder {
+    /// This number of bytes.
     Bytes(usize),
+    /// Further fragments, up to the one marked as the last.
     Pieces,
 }
 
+/// A reply whose file data are being received straight into the receive buffer.
 struct DirectReply {
     xid: u32,
     reply: Reply,

@@ -1,4 +1,4 @@
-//! Interface of the client: starting calls, counters, and the end.
+//! [`RpcClient`], the interface of the client: its start, calls, counters, and its end.
 
 use std::future::Future;
 use std::io;
@@ -35,7 +35,7 @@ use tombolo_wire_rpc::{CallHeader, Mark, Xid};
 use tombolo_wire_xdr::Encoder;
 
 /// A client of one program of one server. Clones, and clients [of other programs](Self::of_program), share
-/// its connections; dropping the last of all ends them.
+/// its connections, which are closed when the last of these clients is dropped.
 #[derive(Clone)]
 pub struct RpcClient(Arc<Handle>);
 
@@ -218,7 +218,8 @@ impl RpcClient {
         (xid, cell)
     }
 
-    /// Returns the wire's time, on which all time-outs of this client's users must be based.
+    /// Returns the wire's time. Time-outs of this client's users must be based on it, because a simulation's
+    /// clock differs from the system's.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.0.shared.wire.now()
@@ -236,7 +237,7 @@ impl RpcClient {
         self.0.shared.lock().has_permit()
     }
 
-    /// Returns a future that is ready when a permit is free.
+    /// Returns a future that is ready when a bulk call may begin, or the client has ended.
     #[must_use]
     pub fn permit(&self) -> NextPermit {
         NextPermit::new(self.0.shared.clone())

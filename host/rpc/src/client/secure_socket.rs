@@ -20,7 +20,7 @@ use tombolo_sys::{Errno, Result, tcp};
 use tombolo_wire_rpc::{Mark, Probe, Xid};
 use tombolo_wire_xdr::Encoder;
 
-/// Maximum length of an answer to a probe: RFC 5531 bounds its verifier.
+/// Maximum length of an answer to a probe: RFC 5531 bounds the answer's verifier to 400 bytes.
 const ANSWER_MAX_BYTES: usize = 512;
 
 pub(super) struct SecureSocket {
@@ -42,7 +42,7 @@ enum ConnectStage {
     /// TLS session.
     ReceivingAnswer(Vec<u8>),
     Handshaking,
-    /// The server does not offer TLS.
+    /// The server does not offer TLS, or its answer is too long or fragmented.
     Refused,
 }
 

@@ -96,8 +96,8 @@ impl ClientState {
         self.begin_sending(index, now)
     }
 
-    /// Closes a connection, and queues its calls for the next. `why` is `None` if this client closed it on
-    /// purpose.
+    /// Closes a connection's socket, and queues the connection's calls for its next socket. `why` is `None`
+    /// if this client closed the socket on purpose.
     pub(super) fn lose(&mut self, index: usize, why: Option<Errno>, now: Instant, finished: &mut Finished) {
         let Some(connection) = self.connections.get_mut(index) else { return };
         if matches!(connection.phase, Phase::Idle | Phase::Waiting { .. }) {

@@ -37,7 +37,7 @@ pub(super) struct ClientState {
     pub(super) target: Target,
     pub(super) calls: HashMap<u32, Box<CallEntry>, BuildHasherDefault<XidHasher>>,
     pub(super) connections: Vec<Connection>,
-    /// Bulk calls waiting for the limit; may contain calls that have ended.
+    /// Bulk calls waiting for the limit; may contain calls that have ended, unlike `waiting_count`.
     waiting: VecDeque<u32>,
     pub(super) waiting_count: u32,
     /// Number of bulk calls within the limit.
@@ -65,12 +65,13 @@ pub(super) struct ClientState {
     /// Number of the server's current silence, or of the next one, from 1.
     pub(super) silences: u64,
     pub(super) ended: bool,
-    /// Number of retransmissions.
     pub(super) retransmissions: u64,
     label: Arc<str>,
     next_xid: u32,
     next_serial: u64,
+    /// Entries of ended calls for reuse, oldest first.
     spare: VecDeque<Box<CallEntry>>,
+    /// Empty buffers for encoded calls and for results.
     heads: Vec<Vec<u8>>,
 }
 
@@ -126,7 +127,6 @@ impl ClientState {
         self.heads.pop().unwrap_or_default()
     }
 
-    /// Retains a buffer for reuse.
     pub(super) fn keep_head(&mut self, mut head: Vec<u8>) {
         if self.heads.len() < SPARE_MAX && (1..=SPARE_BYTES_MAX).contains(&head.capacity()) {
             head.clear();

@@ -16,7 +16,6 @@ pub struct Sleep {
     id: Option<u64>,
 }
 
-/// Pending sleeps.
 #[derive(Default)]
 pub(super) struct Timers {
     sleepers: BTreeMap<(Instant, u64), Waker>,
@@ -36,7 +35,6 @@ impl Timers {
         }
     }
 
-    /// Moves all wakers to `wakers`.
     pub(super) fn take_all(&mut self, wakers: &mut Vec<Waker>) {
         wakers.extend(std::mem::take(&mut self.sleepers).into_values());
     }

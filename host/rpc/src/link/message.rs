@@ -7,8 +7,8 @@ use tombolo_shm::link::FRAME_BYTES;
 /// Maximum length of a message's frame, in bytes: the size of the buffer that belongs to a request's id.
 pub(super) const FRAME_MAX: usize = FRAME_BYTES as usize;
 
-/// Maximum length of data that are sent in the frame by preference: copying them a second time costs less
-/// than another memory access. Longer data are read where they lie.
+/// Maximum length of file data that are sent in the frame although bulk memory is available: copying so few
+/// bytes a second time costs less than the receiver's access to bulk memory.
 pub(super) const SHORT_DATA_BYTES: usize = 512;
 
 /// Request kind of a call.
@@ -16,6 +16,7 @@ const CALL: u32 = 1;
 /// Kind of the answer to a call.
 const ANSWER: u32 = CALL | 1 << 31;
 
+/// Statuses of an answer, one for each variant of [`ReplyMessage`].
 const REPLY: u32 = 0;
 const BUFFER_TOO_SMALL: u32 = 1;
 const SILENCE: u32 = 2;

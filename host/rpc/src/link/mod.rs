@@ -4,9 +4,9 @@
 //! over TCP and UDP. [`Route`] connects a client to such a server, and reconnects when the link is lost;
 //! [`RpcClient`](crate::client::RpcClient) makes its calls over it.
 //!
-//! Short messages travel in the buffer of a request's id. Longer ones, mostly with file data, extend into
-//! bulk memory, which the client allocates on both sides: each side copies the data once, as in the waist's
-//! own protocol.
+//! Each request of a link has an id, and each id a buffer of fixed size. The contents of this buffer are the
+//! frame: a short message, or the beginning of a longer one. The remainder, mostly file data, is in bulk
+//! memory, which the client allocates for both directions. Each side copies the data once, as with vrpc.
 //!
 //! Non-goals: interpretation and retransmission of calls.
 //!

@@ -1,4 +1,4 @@
-//! Route to one server: a link, replaced when it is lost.
+//! Route of a client to one server: a link, and the thread that replaces it when it is lost.
 
 use std::any::Any;
 use std::error::Error;
@@ -61,7 +61,8 @@ pub(crate) struct Live {
     pub(super) line: Line,
     /// Waiters for bulk memory.
     space: Wakers,
-    /// Lock held while the two spans of a pair are taken: no other holder finds only one of them taken.
+    /// Lock held while a call takes the two spans that it needs in bulk memory. Another holder never finds
+    /// only one of them taken.
     pub(super) pair: Mutex<()>,
     _keep: Box<dyn Any + Send + Sync>,
 }

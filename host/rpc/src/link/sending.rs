@@ -31,14 +31,14 @@ pub(crate) enum Attempt {
         has_memory: bool,
     },
     /// Bulk memory is exhausted at present.
-    BufferTooSmall,
+    MemoryExhausted,
     /// The call exceeds all of the link's bulk memory.
     TooLong,
 }
 
 impl Live {
-    /// Sends a call if bulk memory suffices; while no slot is free, the call is queued instead. Its data are
-    /// copied before this returns.
+    /// Sends a call if bulk memory suffices; while all ids of the link are in use, the call is queued. Its
+    /// data are copied before this function returns.
     pub(crate) fn send(&self, outgoing: &Outgoing<'_>) -> Attempt {
         let Outgoing { head, data, buffer_bytes } = *outgoing;
         let line = &self.line;
@@ -53,7 +53,7 @@ impl Live {
         // A server that needs a larger buffer reports that.
         let buffer_bytes = buffer_bytes.min(capacity(line.in_area()));
         let Some((out, reply_buffer)) = self.take(out_bytes, buffer_bytes) else {
-            return Attempt::BufferTooSmall;
+            return Attempt::MemoryExhausted;
         };
         let mut message = CallMessage::default();
         let mut spans = Spans::none();
@@ -85,15 +85,17 @@ impl Live {
         Attempt::Sent { call, reply_buffer: number, has_memory }
     }
 
-    /// Takes a span of each side, as needed, or none. If only one is available, it is given back without
-    /// waking waiters. These have checked while no pair was half taken, so nothing has changed for them, and
-    /// waiters that need pairs would otherwise wake each other, or themselves, forever.
+    /// Takes `out_bytes` of the client's bulk memory and `buffer_bytes` of the server's, or neither. If only
+    /// one of the two spans is available, it is given back without waking the waiters for memory. The waiters
+    /// have checked under the lock `pair`, while no span was taken only to be given back, so they have missed
+    /// nothing. If they were woken, waiters that need two spans would wake each other forever.
     fn take(&self, out_bytes: usize, buffer_bytes: usize) -> Option<(Option<Span>, Option<Span>)> {
         let take = || {
             let out = take(self.line.out_area(), out_bytes)?;
             Some((out, take(self.line.in_area(), buffer_bytes)?))
         };
-        // A single span is taken atomically.
+        // A single span is first taken without the lock. If it is missing, another thread may have taken it
+        // only to give it back, so the attempt is repeated under the lock.
         let taken = if out_bytes == 0 || buffer_bytes == 0 { take() } else { None };
         taken.or_else(|| {
             let _pair = lock(&self.pair);

@@ -21,7 +21,7 @@ use tombolo_host_runtime::task;
 /// Maximum length of a call, in bytes: the largest buffer available to a service.
 const CALL_BYTES_MAX: usize = BUFFER_MAX_BYTES;
 
-/// Maximum number of exchanges that a link retains, in addition to memory for one future.
+/// Maximum number of exchanges that a link retains for reuse.
 const SPARE_MAX: usize = 32;
 
 /// An ONC RPC service over links, each of which is bound to one export.
@@ -123,7 +123,7 @@ where
     }
 
     fn ended(&self) {
-        // No other event trims unused memory.
+        // A server of links has no timer, so unused memory is freed when a link ends.
         self.exchanges.pool.trim();
     }
 }

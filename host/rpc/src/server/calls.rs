@@ -1,5 +1,5 @@
-//! Execution of calls: on the event thread while they are ready, as tasks once they are pending; and delivery
-//! of their replies.
+//! Execution of calls, and delivery of their replies. The event thread polls a call once; a call that is then
+//! pending becomes a task.
 
 use std::future::{Future, poll_fn};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -56,7 +56,7 @@ pub(super) fn calls_of<S: Service>(service: Arc<S>, common: Arc<Common>) -> Box<
 /// Memory of a call's future, pinned before the first poll and reused from call to call.
 type Slot<F> = Pin<Box<Option<F>>>;
 
-/// A predicate on a call's head: the reply may need a buffer of its own.
+/// A predicate on a call's head ([`Service::needs_buffer`]).
 type NeedsBuffer = dyn Fn(&[u8]) -> bool + Send;
 
 struct Runner<B, F> {
@@ -203,7 +203,8 @@ impl Destination {
         }
     }
 
-    /// Returns memory to the account, and resumes a connection that waits for its limits, if they permit.
+    /// Returns memory to the account. A connection that waits for its limits is resumed if it is now below
+    /// them.
     fn give_back(&self, bytes: usize) {
         self.account().give_back(bytes);
         if let Destination::SharedConnection(shared) = self {
@@ -216,6 +217,7 @@ impl Destination {
 pub(super) struct Datagrams {
     socket: OwnedFd,
     pub(super) common: Arc<Common>,
+    /// Number of calls begun and not answered.
     pub(super) calls: AtomicUsize,
 }
 

@@ -19,8 +19,8 @@ use tombolo_host_runtime::waiters::{Queued, Waiter, Waiters};
 use super::common::Common;
 use super::shared_connection::SharedConnection;
 
-/// Clients by address. Unused ones are removed by the periodic [`sweep`](Self::sweep), and by look-ups while
-/// there are at least [`CLIENTS_MAX`] clients.
+/// Clients by address. Clients that only this table refers to are unused: the periodic
+/// [`sweep`](Self::sweep) removes them, and so do look-ups while there are at least [`CLIENTS_MAX`] clients.
 pub(super) struct Clients {
     pool: Arc<BufferPool>,
     calls_max: usize,
@@ -34,7 +34,7 @@ impl Clients {
 
     pub(super) fn of(&self, address: IpAddr) -> Arc<Client> {
         let mut by_address = lock(&self.by_address);
-        // Unused clients do not accumulate, although source addresses of datagrams can be forged.
+        // Datagrams with forged source addresses could otherwise fill the table between two sweeps.
         if by_address.len() >= CLIENTS_MAX {
             by_address.retain(|_, client| Arc::strong_count(client) > 1);
         }
@@ -46,12 +46,10 @@ impl Clients {
         lock(&self.by_address).values().max_by_key(|client| client.connections.count()).cloned()
     }
 
-    /// Returns `true` if no client is registered.
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.by_address).is_empty()
     }
 
-    /// Removes unused clients.
     pub(super) fn sweep(&self) {
         lock(&self.by_address).retain(|_, client| Arc::strong_count(client) > 1);
     }
@@ -76,13 +74,13 @@ const CLIENTS_MAX: usize = 1 << 16;
 pub(super) struct Client {
     /// Memory account of the client.
     pub(super) share: Arc<ClientAccount>,
-    /// The datagrams' part of that account.
+    /// The part of `share` that datagrams use.
     pub(super) datagrams: Arc<ConnectionAccount>,
-    /// Connections of the client.
     pub(super) connections: Connections,
     /// Number of calls begun and not answered.
     calls: AtomicUsize,
     calls_max: usize,
+    /// Connections that wait until another call may begin.
     waiters: Waiters,
 }
 
@@ -90,12 +88,12 @@ pub(super) struct Client {
 #[derive(Default)]
 pub(super) struct Connections {
     count: AtomicU64,
-    links: Mutex<HashMap<u64, Arc<SharedConnection>>>,
+    open: Mutex<HashMap<u64, Arc<SharedConnection>>>,
 }
 
 impl Connections {
-    /// Returns the number of connections, including those that wait for their threads, and closed ones with
-    /// pending calls.
+    /// Returns the number of connections, including accepted ones that no event thread has taken over yet,
+    /// and closed ones with pending calls.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }
@@ -109,16 +107,16 @@ impl Connections {
     }
 
     pub(super) fn insert(&self, shared: &Arc<SharedConnection>) {
-        lock(&self.links).insert(key(shared), shared.clone());
+        lock(&self.open).insert(key(shared), shared.clone());
     }
 
     pub(super) fn remove(&self, shared: &Arc<SharedConnection>) {
-        lock(&self.links).remove(&key(shared));
+        lock(&self.open).remove(&key(shared));
     }
 
     /// Returns all results of `pick` that are not `None`.
     pub(super) fn list<T>(&self, pick: impl FnMut(&Arc<SharedConnection>) -> Option<T>) -> Vec<T> {
-        lock(&self.links).values().filter_map(pick).collect()
+        lock(&self.open).values().filter_map(pick).collect()
     }
 }
 
@@ -128,8 +126,9 @@ fn key(shared: &Arc<SharedConnection>) -> u64 {
 }
 
 impl Client {
-    /// Registers a waiter, to be woken when another call may begin; one that was woken without success goes
-    /// to the front. The caller must check again afterwards, as another call may already be possible.
+    /// Registers a waiter, to be woken when another call may begin. A waiter that was woken but could not
+    /// begin a call goes to the front of the queue. The caller must check the limit again afterwards, because
+    /// a call may have ended before the registration.
     pub(super) fn wait_for_calls(&self, waiter: &Arc<dyn Waiter>, queued: &mut Queued) {
         queued.enqueue(&self.waiters, None, waiter);
     }
@@ -191,7 +190,6 @@ impl ConnectionPermit {
         Some(Self { common: common.clone(), client: client.clone() })
     }
 
-    /// Returns the client that has the connection.
     pub(super) fn client(&self) -> &Arc<Client> {
         &self.client
     }
@@ -245,7 +243,8 @@ fn close_idle(common: &Common, client: &Client) -> bool {
         idle.select_nth_unstable_by_key(BATCH, |(rank, _)| *rank);
         idle.truncate(BATCH);
     }
-    // Only a few connections are closed at a time: most of the remaining ones may be in use in a moment.
+    // At most a sixteenth of the client's connections is closed at a time: the others may be in use again
+    // before the next new connection.
     let count = client.connections.count() as usize;
     idle.sort_unstable_by_key(|(rank, _)| *rank);
     idle.truncate((count / 16).max(1));

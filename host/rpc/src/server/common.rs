@@ -1,5 +1,5 @@
 //! State and counters shared by all threads of a server.
-#![expect(clippy::vec_box, reason = "the boxes travel")]
+#![expect(clippy::vec_box, reason = "the boxes are passed to calls")]
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use tombolo_host_runtime::buffer_pool::{BufferPool, Buffers};
 use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::rate_limit::RateLimit;
 
-/// Maximum number of exchanges in the list that all threads share.
+/// Maximum number of exchanges in [`Common::spare`].
 const SPARE_MAX: usize = 256;
 
 /// State shared by all threads of one server.
@@ -26,7 +26,7 @@ pub(super) struct Common {
     pub(super) lines: Lines,
 }
 
-/// Rate limits of log messages that clients can cause.
+/// Rate limits of the log messages that clients can cause, one for each message.
 #[derive(Default)]
 pub(super) struct Lines {
     pub(super) refused: RateLimit,
@@ -60,8 +60,7 @@ pub(super) struct Exchanges {
 }
 
 impl Exchanges {
-    /// Maximum number of exchanges retained. A batch takes one at a time, but calls answered later take one
-    /// each.
+    /// Maximum number of exchanges retained: ample, as calls that are answered at once take one at a time.
     const COUNT_MAX: usize = 32;
 
     pub(super) fn new(common: Arc<Common>) -> Self {

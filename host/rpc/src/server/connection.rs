@@ -27,7 +27,7 @@ const TURN_BYTES_MAX: usize = 2 << 20;
 /// while cached.
 const FLUSH_BYTES: usize = 256 << 10;
 
-/// Number of bytes of an incomplete call that count as activity; a client that sends fewer within the
+/// Number of bytes of an incomplete call that counts as activity; a client that sends fewer within the
 /// time-out counts as idle.
 const TRICKLE_BYTES: usize = 16 << 10;
 
@@ -68,7 +68,8 @@ pub(super) struct Connection {
     /// Calls and bytes received since the last recorded activity.
     active_calls: usize,
     active_bytes: usize,
-    /// Bytes that a polling receive put into the area; counted by the turn that follows immediately.
+    /// Number of bytes that [`try_receive`](Self::try_receive) put into the thread's receive area, until the
+    /// turn that follows immediately counts them.
     unserved_bytes: usize,
     /// Time of the connection's start or of its last recorded activity.
     since: Instant,
@@ -119,10 +120,10 @@ enum TurnEnd {
     Eof,
     /// Receiving must stop; queued replies are still sent.
     Seal,
+    /// The stream has failed.
     Broken,
 }
 
-/// Work done in one turn.
 struct Work {
     calls: usize,
     bytes: usize,
@@ -156,7 +157,6 @@ impl Connection {
         self.waits && self.phase == Phase::Open
     }
 
-    /// Returns `true` during the TLS handshake.
     pub(super) fn is_shaking_hands(&self) -> bool {
         self.security == Security::Handshaking
     }
@@ -191,7 +191,7 @@ impl Connection {
                 self.readable = false;
                 false
             }
-            // The turn finds the same, or the end of the stream after an error.
+            // The turn receives again, and handles the end of the stream or the error.
             Ok(0) | Err(_) => true,
         }
     }
@@ -251,12 +251,12 @@ impl Connection {
         }
         let has_calls = self.shared.has_calls();
         let is_short = self.shared.is_memory_short();
-        let idle_timeout = if is_short {
+        let stuck_timeout = if is_short {
             options.stuck_after_if_short.min(options.stuck_after)
         } else {
             options.stuck_after
         };
-        if self.shared.is_stuck(idle_timeout, now) {
+        if self.shared.is_stuck(stuck_timeout, now) {
             counters.closed_stuck.increment();
             if let Some(suppressed) = common.lines.stuck.allow() {
                 tracing::warn!(peer = ?self.shared.peer, suppressed, "closing connection: replies not received");
@@ -315,8 +315,7 @@ impl Connection {
         }
         shared.flush();
         self.reader.end_turn(&mut context.area, &shared.buffers);
-        // Other waiters are woken even if this connection did not wait: it may have been woken for limits
-        // that it does not need.
+        // A connection that was woken for memory or a call, but has used neither, passes the wake-up on.
         shared.client.pass_on();
         match end {
             TurnEnd::Empty => {}
@@ -435,8 +434,8 @@ impl Connection {
         begun.is_ok()
     }
 
-    /// Answers the first call, and begins a handshake if it is a probe. Returns the reason if there is none.
-    /// A probe is not answered if no handshake can follow.
+    /// Answers the first call, and begins a handshake if the call is a probe. Returns the reason if no
+    /// handshake begins. A probe is not answered if no handshake can follow.
     fn accept_probe(&mut self, context: &mut ThreadContext, record: &Source) -> Result<(), String> {
         let first = FirstCall::of(record);
         let session = match (&first, &context.common.options.tls) {

@@ -25,7 +25,7 @@ use tombolo_sys::epoll::{Epoll, Event, EventFd, Interest};
 use tombolo_sys::moment::Moment;
 use tombolo_sys::{Result, socket};
 
-/// Every eighth poll covers all connections; the other polls read the busy one directly.
+/// Number of polls of which one covers all connections; the other polls read the busy connection directly.
 const POLLS: u32 = 8;
 
 /// Number of passes of the main loop between checks for a due sweep; the thread also checks before it sleeps.
@@ -34,7 +34,7 @@ const SWEEP_PASSES: u64 = 64;
 /// Interval of sweeps while a stuck connection may be occupying memory that others wait for.
 const EARLY_SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Interval of checks for the end of calls while the server stops.
+/// Interval of checks for the end of calls while the server stops, and pause after a failed epoll_wait.
 const STOP_PAUSE: Duration = Duration::from_millis(5);
 
 /// State of one event thread: its connections, its sockets and the queue of turns.

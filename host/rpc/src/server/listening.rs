@@ -186,7 +186,7 @@ pub struct Listeners {
     pub udp: Vec<SocketAddr>,
 }
 
-/// Bound sockets. Those for TCP refuse connections until a server is started with them.
+/// Bound sockets. TCP sockets refuse connections until a server is started with them.
 #[derive(Debug, Default)]
 pub struct Bound {
     pub(super) tcp: Vec<(SocketAddr, OwnedFd)>,

@@ -3,11 +3,11 @@
 //! The transport treats a call as opaque bytes; a [`Service`] interprets headers, authentication and
 //! procedures.
 //!
-//! A few event threads ([`Options::threads`]) serve calls, each those of its own connections, and poll for a
-//! while before they sleep. Replies that are ready at once are normally sent in one batch at the end of a
-//! turn. A later reply is queued by the thread that completes the call, which also sends it unless another
-//! thread is sending or the socket is full. Calls and memory are limited for each client address, turns for
-//! each connection.
+//! Each of a few event threads ([`Options::threads`]) serves its own connections in turns, which are limited
+//! in calls and bytes, and polls for a while before it sleeps. Replies that are ready at once are normally
+//! sent in one batch at the end of the turn. A later reply is queued by the thread that completes the call.
+//! That thread also sends the reply, unless another thread is sending or the socket is full. Unanswered calls
+//! and memory are limited for each connection and for each client address.
 //!
 //! With [`Options::tls`] a connection must establish TLS before its first call (module `security`), unless
 //! [`Options::admit_plain`] exempts its address.

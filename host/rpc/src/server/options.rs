@@ -23,21 +23,21 @@ pub struct Options {
     /// Maximum length of a call in bytes; a connection that announces more is closed. Default and upper
     /// bound: 1 MiB + 8 KiB.
     pub record_max_bytes: usize,
-    /// Predicate applied to each accepted connection, and to each sender of datagrams that is not cached from
-    /// an earlier one. Default: all may call.
+    /// Predicate on addresses that may call, applied to each accepted connection, and to the sender of a
+    /// datagram unless the socket has it cached from an earlier datagram. Default: all may call.
     pub admit: Option<Admit>,
     /// TLS configuration: a connection must begin TLS before its first call (RFC 9289), unless `admit_plain`
     /// exempts its address. Datagrams are not encrypted.
     pub tls: Option<Arc<ServerTls>>,
     /// Predicate on addresses that may call without TLS. Default: none.
     pub admit_plain: Option<Admit>,
-    /// Maximum number of connections. One address may have at most as many as it leaves free. At the limit,
-    /// idle connections are closed, or the new one is refused. Default: 32,768.
+    /// Maximum number of connections. One address may have at most as many connections as are left free. At
+    /// the limit, idle connections are closed, or the new one is refused. Default: 32,768.
     pub connections_max: usize,
     /// Maximum number of calls of one connection whose replies are not yet sent. Default: 256.
     pub connection_calls_max: usize,
-    /// Number of bytes of buffers for one connection's calls and replies at which it begins no further call.
-    /// Default: 16 MiB.
+    /// Number of bytes of buffers for one connection's calls and replies at which the connection begins no
+    /// further call. Default: 16 MiB.
     pub connection_bytes_max: usize,
     /// Number of unanswered calls of one client address at which its connections begin no others, except
     /// long calls already being received. Default: 1,024.
@@ -98,7 +98,8 @@ impl Options {
         self.record_max_bytes = self.record_max_bytes.min(RECORD_MAX_BYTES);
         self.connection_calls_max = self.connection_calls_max.max(1);
         self.client_calls_max = self.client_calls_max.max(1);
-        // Half a share must suffice for the longest call and the longest reply.
+        // Calls begin while at most half of a share is lent, so the other half must suffice for the longest
+        // call and the longest reply.
         self.buffers.share_bytes = self.buffers.share_bytes.max(4 * BUFFER_MAX_BYTES);
         self.buffers.total_bytes = self.buffers.total_bytes.max(self.buffers.share_bytes);
         self

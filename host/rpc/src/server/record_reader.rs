@@ -1,10 +1,10 @@
-//! Reassembly of records from a TCP stream, mostly in the memory that they were received into.
+//! Reassembly of records from a TCP stream, mostly without copying them.
 //!
 //! Each event thread has one small buffer, the [`ReceiveArea`], shared by its connections in turn, so an idle
-//! connection needs none. Data left over at the end of a turn moves to a buffer of the connection. A long
+//! connection needs none. Bytes left over at the end of a turn move to a buffer of the connection. A long
 //! record (file data) of one fragment gets a buffer of its size once its record mark is received and memory
-//! suffices, and the remainder is received straight into that. The fragments of other records are copied
-//! together.
+//! suffices, and its remainder is received straight into that buffer. Fragments of a record are copied
+//! together in one buffer.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ const FREE_MIN_BYTES: usize = 4 << 10;
 /// Maximum length of a record that shares the area; a longer one gets its own buffer.
 const SHORT_MAX_BYTES: usize = 8 << 10;
 
-/// Number of bytes received beyond a long record: enough for the next record mark, which determines the
-/// buffer needed.
+/// Maximum number of bytes received beyond a long record: enough for the next record mark, which determines
+/// the buffer needed.
 const AHEAD_BYTES: usize = 512;
 
 /// A buffer, and the range of received bytes not yet consumed.
@@ -131,7 +131,7 @@ pub(super) struct RecordReader {
 /// Received data that a connection retains between turns.
 enum Partial {
     Nothing,
-    /// Bytes left in the area by the last turn.
+    /// Bytes left over by the last turn, moved from the area to a buffer of the connection.
     Parked(Span),
     /// A long record being received, and its length including the mark.
     Long(Span, usize),
@@ -217,8 +217,9 @@ impl RecordReader {
         }
     }
 
-    /// Receives as much as fits, but little beyond a long record, and little if one is expected. Returns
-    /// EAGAIN if nothing is available, and 0 bytes at the end of the stream.
+    /// Receives as much as fits, but at most [`AHEAD_BYTES`] beyond a long record, and as few at the
+    /// beginning of a record that is expected to be long. Returns EAGAIN if nothing is available, and 0 bytes
+    /// at the end of the stream.
     pub(super) fn receive(
         &mut self,
         area: &mut ReceiveArea,

@@ -19,8 +19,8 @@ const PADDING: [u8; 3] = [0; 3];
 
 /// Replies in the order in which they are sent.
 ///
-/// Small replies share one buffer, so that a batch of them is a single span of the system call; long ones and
-/// file data follow by reference.
+/// Small replies share one buffer, so that a run of them takes a single I/O vector of the system call. Long
+/// replies and file data are sent from their own buffers.
 #[derive(Default)]
 pub(super) struct Batch {
     /// Small replies with their record marks.
@@ -42,7 +42,6 @@ struct Piece {
     long: Option<Vec<u8>>,
     /// File data behind the replies.
     data: Option<ReplyData>,
-    /// Number of replies in the piece.
     replies: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Server start-up and shutdown.
+//! [`Server`]: start-up of the event threads on bound sockets, counters, and shutdown.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -44,8 +44,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to serve calls on the bound sockets. The first event thread accepts connections at once; those
-    /// assigned to a thread not started yet wait for it.
+    /// Starts to serve calls on the bound sockets. The first event thread accepts connections at once;
+    /// connections assigned to a thread that is not started yet wait for its start.
     pub fn start<S: Service>(bound: Bound, options: Options, service: &Arc<S>) -> Result<Self, StartError> {
         let common = Common::new(options.checked());
         let udp = bound.udp.iter().map(|(address, _)| *address).collect();

@@ -24,11 +24,11 @@ const RETAINED_BYTES: usize = 16 << 10;
 pub trait Service: Send + Sync + 'static {
     /// Answers one call. Returns the exchange with the reply in it, for reuse.
     ///
-    /// The transport polls the future once on the thread that received the call; if it is ready, the reply is
-    /// sent at once or, over TCP, with its batch. A pending future becomes a task
+    /// The transport polls the future once on the thread that received the call. If the future is ready, the
+    /// reply is sent at once or, over TCP, in a batch at the end of the turn. A pending future becomes a task
     /// (`tombolo_host_runtime::task`): the thread that wakes it polls it and delivers the reply. The future
-    /// must therefore never block. If it panics, the connection or link is closed; over UDP only the call
-    /// ends.
+    /// must never block, because these threads also serve other calls. If it panics, the connection or link
+    /// is closed; over UDP only the call ends.
     fn serve(
         self: Arc<Self>,
         peer: Arc<Peer>,
@@ -114,7 +114,7 @@ pub struct LinkOrigin {
 }
 
 impl Peer {
-    /// Returns a peer at a network address, with no state attached.
+    /// Returns a peer at a network address, without a certificate yet.
     pub fn new(address: SocketAddr, transport: Transport) -> Arc<Self> {
         Self::at(Origin::Network(address), transport)
     }

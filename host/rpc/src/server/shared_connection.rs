@@ -124,7 +124,6 @@ impl SharedConnection {
         }
     }
 
-    /// Counts a received call.
     pub(super) fn begin_call(&self) {
         self.calls.fetch_add(1, Ordering::SeqCst);
         self.client.begin_call();
@@ -133,8 +132,8 @@ impl SharedConnection {
     /// Queues the reply to a call, if there is one; the caller must call [`flush`](Self::flush). Returns the
     /// number of bytes in the next batch, or 0 if no reply was queued.
     pub(super) fn add_reply(&self, exchange: &mut Exchange, outcome: Outcome) -> usize {
-        // From now on the call counts against the client's memory only, and no longer against its other
-        // limits.
+        // The call no longer counts against the client's limit of calls. Until its reply is sent, it counts
+        // against the connection's limit, and its buffers against the client's memory.
         self.client.end_calls(1);
         if outcome == Outcome::Reply {
             let mut send_queue = lock(&self.send_queue);
@@ -225,7 +224,7 @@ impl SharedConnection {
         self.waits.store(true, Ordering::SeqCst);
     }
 
-    /// Returns `true` if a call's reply is not sent.
+    /// Returns `true` if a received call is unanswered, or its reply is not sent yet.
     pub(super) fn has_calls(&self) -> bool {
         self.calls.load(Ordering::SeqCst) > 0
     }
@@ -245,7 +244,6 @@ impl SharedConnection {
         }
     }
 
-    /// Returns `true` once the connection was sealed.
     pub(super) fn is_sealed(&self) -> bool {
         self.sealed.load(Ordering::SeqCst)
     }

@@ -25,7 +25,6 @@ pub(super) struct ThreadQueue {
 pub(super) struct Commands {
     /// Connections to give a turn.
     pub(super) tokens: Vec<Token>,
-    /// New connections.
     pub(super) new_connections: Vec<(OwnedFd, SocketAddr, ConnectionPermit)>,
     /// `true` if the thread must stop.
     pub(super) stop: bool,
@@ -52,7 +51,6 @@ impl ThreadQueue {
         self.put(|commands| commands.tokens.push(token));
     }
 
-    /// Passes a new connection to the thread.
     pub(super) fn add_connection(&self, stream: OwnedFd, address: SocketAddr, admitted: ConnectionPermit) {
         self.put(|commands| commands.new_connections.push((stream, address, admitted)));
     }
@@ -89,12 +87,17 @@ pub(super) struct Token(u64);
 /// A decoded token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watched {
+    /// The thread's alarm.
     Wakeup,
+    /// A listening socket, by index.
     Listener(usize),
+    /// A UDP socket, by index.
     Socket(usize),
+    /// A connection, by its place in the [`ConnectionTable`](super::event_thread::ConnectionTable).
     Connection { slot: u32, use_count: u32 },
 }
 
+/// Layout of a token: kind in bits 62 and 63, use count of the slot in bits 32 to 61, slot or index below.
 const KIND_SHIFT: u32 = 62;
 const USE_SHIFT: u32 = 32;
 /// Number of distinguishable uses of a slot.
