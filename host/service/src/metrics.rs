@@ -21,7 +21,6 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// State of the server's thread.
 #[derive(Debug)]
 enum State {
     Idle,
@@ -65,7 +64,7 @@ impl Drop for Server {
         if let State::Serving(stream) = mem::replace(&mut *lock(&self.state), State::Stopping) {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        // A thread that could not be woken would be waited for until the next client comes.
+        // A thread that could not be woken is not joined: it blocks in accept(2) until the next client.
         let woken = socket::shut_down(&*self.listener);
         if let (Ok(()), Some(thread)) = (woken, self.thread.take()) {
             let _ = thread.join();
@@ -73,6 +72,7 @@ impl Drop for Server {
     }
 }
 
+/// Pause after a failed accept(2), for instance for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum duration of a request. Tests assert fractions of it, so theirs is longer.
 const TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 2 });

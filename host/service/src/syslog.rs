@@ -1,7 +1,7 @@
-//! System log of the processes of a background mount, the only ones that log to `Destination::Background`:
-//! one datagram per line to `/dev/log`, where journald or another syslog daemon listens. It begins with the
-//! priority (RFC 3164 §4.1.1) and, unlike those of syslog(3), has no time, which the daemon adds. Without a
-//! daemon, or while it is busy, lines do not reach the system log, but the log file has them.
+//! System log of the processes of a background mount, the only ones that log to `Destination::Background`.
+//! Each line is a datagram to `/dev/log`, where journald or another syslog daemon listens. A datagram begins
+//! with the priority (RFC 3164 §4.1.1) and, unlike those of syslog(3), has no time, which the daemon adds.
+//! Without a daemon, or while it is busy, lines do not reach the system log, but the log file has them.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
@@ -17,7 +17,6 @@ pub(crate) const PLACE: &str = "/dev/log";
 /// `true` once this process has left its terminal: before that the user reads standard error.
 static IN_BACKGROUND: AtomicBool = AtomicBool::new(false);
 
-/// Enables the system log.
 pub(crate) fn begin() {
     IN_BACKGROUND.store(true, Ordering::Relaxed);
 }
@@ -29,7 +28,6 @@ pub(crate) struct Syslog {
 }
 
 impl Syslog {
-    /// Creates a writer for the daemon at `place`.
     pub(crate) fn new(place: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         // A busy daemon must not block the caller.
@@ -68,7 +66,7 @@ const INFORMATIONAL: u8 = 6;
 const FACILITY: u8 = 3;
 
 impl Write for Line<'_> {
-    /// Sends a line, which is written in one call.
+    /// Sends a line, which `tracing_subscriber` writes in one call. Never fails: the log file has the line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if IN_BACKGROUND.load(Ordering::Relaxed) {
             let priority = FACILITY * 8 + self.severity;

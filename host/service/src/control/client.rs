@@ -92,7 +92,8 @@ impl Client {
                 Err(error) => return Err(error.into()),
             }
             match serde_json::from_slice(&std::mem::take(&mut self.partial))? {
-                // The late reply to a request that timed out. A server that reads no request replies to 0.
+                // The late reply to a request that timed out. A server that refuses a connection replies with
+                // id 0, because it has read no request.
                 Reply { id, .. } if (1..self.last_id).contains(&id) => {}
                 Reply { ok: Some(answer), .. } => return Ok(answer),
                 Reply { error, .. } => {

@@ -50,9 +50,7 @@ pub struct Start {
 /// A reply with exactly one of `ok` and `error`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Reply {
-    /// The id of the request.
     pub id: u64,
-    /// The result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ok: Option<Value>,
     /// The reason for a failure.

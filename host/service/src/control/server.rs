@@ -15,7 +15,7 @@ use tombolo_sys::{creds, socket};
 use super::message::{CREATE, LINE_LIMIT_BYTES, Reply, Request, SET, Start};
 use tombolo_host_runtime::listener::Listener;
 
-/// Handler of requests. It must not block for long: there are few threads.
+/// Handler of requests. It must not block for long, because it occupies one of few connections.
 pub trait Answers: Send + Sync {
     /// Returns the reply to a request; `None` for an unknown one. Called concurrently.
     fn answer(&self, request: &str) -> Option<Value>;

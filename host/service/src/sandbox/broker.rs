@@ -71,8 +71,8 @@ impl Reopen for Broker {
 /// Reply of a completed request; others are error numbers.
 const DONE: i32 = 0;
 
-/// Serves a [`Broker`] at the other end of `socket`, until that ends. Drops all rights but those to files,
-/// then calls `confined`, which may start threads: threads started before would keep all rights.
+/// Serves a [`Broker`] at the other end of `socket`, until that end is closed. Drops all rights but those to
+/// files, then calls `confined`, which may start threads: threads started before would keep all rights.
 pub fn serve(
     socket: OwnedFd,
     exports: &[PathBuf],
@@ -116,7 +116,6 @@ const FLAGS: OpenFlags = OpenFlags::RDWR
     .union(OpenFlags::NOATIME)
     .union(OpenFlags::CLOEXEC);
 
-/// A request and its user.
 struct Request<'a> {
     flags: OpenFlags,
     uid: u32,
@@ -173,7 +172,6 @@ fn may_be_exported(own: &OwnDescriptors, exports: &[Export], place: &OwnedFd) ->
     Ok(found.is_regular() && exports.iter().any(may_have))
 }
 
-/// A served directory.
 struct Export {
     path: PathBuf,
     mount: u64,

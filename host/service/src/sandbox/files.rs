@@ -78,8 +78,8 @@ pub(super) fn confine(needs: &Needs, is_strict: bool) -> Result<Confined, Rulese
         .set_compatibility(level)
         .handle_access(AccessFs::from_all(WANTED))?
         .scope(Scope::from_all(WANTED))?;
-    // Listening sockets exist by now. A connecting process may bind a source port; listen(2) is not among the
-    // system calls that it may make.
+    // Listening sockets are bound already. A process that connects may have to bind a source port, so its
+    // ports are not confined.
     if !needs.connects {
         rules = rules.handle_access(AccessNet::ConnectTcp | AccessNet::BindTcp)?;
     }

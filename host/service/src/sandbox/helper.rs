@@ -1,4 +1,5 @@
-//! Helper processes that act on behalf of a sandboxed process.
+//! Helper processes that do for a sandboxed process what its sandbox forbids: [`Helper`] is the sandboxed
+//! process's end, [`sockets`] and [`answer_all`] are the helper's. Each socket carries one request at a time.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,19 +22,19 @@ pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// First message of the helper on each socket.
 const READY: &[u8] = b"ready";
-/// Messages to the helper before that: another socket is attached, or no more follow.
+/// Messages to the helper on its first socket, before `READY`: another socket is attached, or no more follow.
 const SOCKET: &[u8] = b"socket";
 const NO_MORE: &[u8] = b"no more";
 
 impl Helper {
-    /// Starts `command`, which must call [`sockets`] with its standard input and [`answer_all`] with each of
-    /// them, and waits until it does. The helper ends with this process. `requests_max` is the number of
-    /// concurrent requests, at least 1.
+    /// Starts `command`, and waits until it serves: it must call [`sockets`] with its standard input, and
+    /// [`answer_all`] with each of the returned sockets. The helper ends with this process. `requests_max` is
+    /// the number of concurrent requests, at least 1.
     pub fn start(command: &mut Command, requests_max: usize) -> io::Result<Self> {
         let (ours, theirs) = packet::pair()?;
         // The child is not waited for: it ends once its socket is closed.
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
-        // Drops the other end, which the command's settings hold.
+        // Drops the helper's end, which `command` still holds, so that the connection ends with the helper.
         command.stdin(Stdio::null());
         let mut free = Vec::new();
         for _ in 1..requests_max {

@@ -2,8 +2,8 @@
 //! gains little.
 //!
 //! Four independent mechanisms: own mounts (if permitted), landlock (files, ports, signals), a system-call
-//! filter (seccomp), and removal of unneeded capabilities. All are inherited by threads started later and
-//! cannot be revoked, so [`enter`] is called before the first thread starts.
+//! filter (seccomp), and removal of unneeded capabilities. None can be revoked. Threads started later inherit
+//! all of them; earlier threads would keep rights, so [`enter`] is called before the first one is started.
 //!
 //! Reading order: this file; `mounts`, `files`, `calls`; `helper`, `broker`.
 
@@ -54,12 +54,12 @@ impl FromStr for Strictness {
 pub struct Needs {
     /// Files, and directories with their contents, that are opened for reading.
     pub reads: Vec<PathBuf>,
-    /// Directories that are listed, or opened to sync their entries, with all directories in them, but no
-    /// files.
+    /// Directories that are listed, or opened to sync their entries, with all directories below them. Their
+    /// files are not opened.
     pub lists: Vec<PathBuf>,
     /// Directories with unrestricted changes within the user's rights, and files that are written.
     pub changes: Vec<PathBuf>,
-    /// Directories whose files are removed: sockets that the process has created.
+    /// Directories from which the process removes files: the sockets that it has created.
     pub removes: Vec<PathBuf>,
     /// Directories in which sockets are created and removed.
     pub listens_in: Vec<PathBuf>,
@@ -69,8 +69,8 @@ pub struct Needs {
     pub listens: bool,
     /// `true` if the process connects to servers: any port, and sockets of this host.
     pub connects: bool,
-    /// `true` if the process looks up host names or users' groups: another process does that, because filter
-    /// and file rules leave no way to run the resolver.
+    /// `true` if the process looks up host names or users' groups. A helper process then does that, because
+    /// the system-call filter and the file rules do not let the resolver run.
     pub looks_up: bool,
     /// `true` if the process has an io_uring, which is restricted to its purpose, since seccomp does not
     /// filter its operations.
@@ -89,11 +89,11 @@ pub struct Needs {
 pub enum Unconfinable {
     /// The process starts other programs with unknown needs.
     StartsPrograms,
-    /// Callers' groups are visible only with access to other processes.
+    /// /proc hides the processes of other users, from which the groups of callers are read.
     ProcIsHidden,
     /// The process gets sessions to serve later, with arbitrary paths.
     TakesSessions,
-    /// Something to connect to is missing now, and may appear anywhere.
+    /// The endpoint to connect to does not exist yet, so the path that it will need is unknown.
     IsAway,
     /// A helper process could not be started.
     NoHelper,
@@ -159,7 +159,7 @@ pub enum SandboxError {
 }
 
 impl SandboxStatus {
-    /// Returns the state with no mechanism in force, except possibly mounts.
+    /// Returns the status of a process that is not confined, except possibly by its mounts.
     fn little(own_mounts: bool) -> Self {
         Self { files: files::Confined::Off, calls: false, capabilities: Capabilities::Kept, own_mounts }
     }
@@ -228,7 +228,7 @@ fn drop_rights(strictness: Strictness, needs: &Needs) -> Result<(bool, Capabilit
             Capabilities::Kept
         }
     };
-    // Installed last, as the calls above are not on the list.
+    // The filter is installed last, because it refuses system calls that the mechanisms above need.
     let calls = match calls::confine(needs) {
         Ok(()) => true,
         Err(error) if is_strict => return Err(error.into()),
@@ -242,7 +242,7 @@ fn drop_rights(strictness: Strictness, needs: &Needs) -> Result<(bool, Capabilit
 
 /// Capabilities for serving directories to users: acting as them, reaching files of root, making all types of
 /// files, and, by CAP_SYS_ADMIN, watching file systems and changing `trusted` attributes. CAP_SYS_ADMIN also
-/// permits mounting, but no such call is on the list.
+/// permits mounting, but the system-call filter does not.
 const FILE_CAPABILITIES: [Capability; 11] = [
     Capability::CAP_CHOWN,
     Capability::CAP_DAC_OVERRIDE,
@@ -264,8 +264,8 @@ pub fn give_up_capabilities() -> Result<(), SandboxError> {
     dropped.map(drop).map_err(|error| SandboxError::Capabilities(error.to_string()))
 }
 
-/// Drops all unneeded capabilities from each set of this thread, and from the bounding set if permitted,
-/// which matters only for programs that are started.
+/// Drops all unneeded capabilities from each set of this thread, and from the bounding set if permitted. The
+/// bounding set matters only for programs that are started later.
 fn drop_capabilities(needs: &Needs) -> Result<Capabilities, CapsError> {
     let mut wanted: CapsHashSet =
         if needs.serves_users { FILE_CAPABILITIES.into() } else { CapsHashSet::default() };

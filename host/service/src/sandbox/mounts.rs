@@ -20,7 +20,8 @@ use tombolo_sys::{Errno, mountinfo};
 use super::files::ALWAYS;
 use super::{Needs, SandboxError, Strictness};
 
-/// Mount namespace of this process: its own, with the way back to the former mounts, or the host's.
+/// Mount namespace of this process: one of its own, with the descriptors that lead back to the former one, or
+/// the host's.
 #[derive(Debug)]
 pub struct Namespace(Option<Former>);
 
@@ -33,8 +34,8 @@ impl Namespace {
     ///
     /// # Errors
     /// With [`Strictness::Strict`] if the kernel refuses; with any strictness if it refuses half-way and the
-    /// process cannot return to the host's mounts. A lack of the capability is no error: such a process does
-    /// not have the rights that this takes away.
+    /// process cannot return to the host's mounts. A lack of CAP_SYS_ADMIN is no error: a process without it
+    /// does not have the rights that own mounts would take away.
     pub fn enter(strictness: Strictness, needs: &Needs) -> Result<Self, SandboxError> {
         let may = caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false);
         let plan = Plan::new(needs);
@@ -76,13 +77,13 @@ impl Namespace {
         Ok(Self::OF_HOST)
     }
 
-    /// Drops the way back. Returns `true` if the process has own mounts.
+    /// Drops the descriptors of the former namespace. Returns `true` if the process has own mounts.
     pub(super) fn stay(self) -> bool {
         self.0.is_some()
     }
 }
 
-/// Creates a mount namespace; returns the mounts and the way back.
+/// Creates a mount namespace; returns the lines of the mount table and the former namespace.
 fn unshare() -> io::Result<(Vec<Vec<u8>>, Former)> {
     let lines = mountinfo::lines()?;
     if !lines.iter().any(|line| is_root_mount(line)) {
@@ -98,10 +99,10 @@ const SYSTEM: [&str; 8] = ["/proc", "/sys", "/dev", "/run", "/var", "/etc", "/us
 /// Socket of the system log, in containers a mount of its own.
 const LOG: &str = "/dev/log";
 
-/// Limits of CPU and memory, with a mount for each controller.
+/// Limits of CPU and memory. Version 1 of cgroups has a mount for each controller below.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Access that the process needs to a place.
+/// Access that the process needs to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Access {
     writes: bool,
@@ -110,14 +111,15 @@ struct Access {
 }
 
 impl Access {
-    /// Access to a mount that leads to others.
+    /// Access to a mount that is only on the way to a needed path.
     const PASSED: Self = Self { writes: false, beneath: false };
 }
 
 /// Plan of the mounts that the process gets, derived from its needs.
 #[derive(Debug)]
 struct Plan {
-    /// Separate mounts, by paths without symbolic links.
+    /// Access to the needed paths, without symbolic links; each becomes a mount of its own, unless one above
+    /// covers it.
     places: BTreeMap<PathBuf, Access>,
     /// Paths on the way to something needed.
     passed: BTreeSet<PathBuf>,
@@ -151,7 +153,7 @@ impl Plan {
         plan
     }
 
-    /// Adds a place; a missing path is left out, as in the file rules.
+    /// Adds a needed path; a missing one is left out, as in the file rules (`files`).
     fn add(&mut self, path: &Path, access: Access) {
         self.pass(path);
         let Ok(path) = path.canonicalize() else { return };
@@ -262,7 +264,7 @@ fn copy(path: &Path, access: Access) -> tombolo_sys::Result<OwnedFd> {
     Ok(copied)
 }
 
-/// Maximum number of links in a lookup (path_resolution(7)).
+/// Maximum number of symbolic links in a look-up (path_resolution(7)).
 const LINKS_MAX: usize = 40;
 
 /// Returns the components of a path in reverse order.
