@@ -1,4 +1,4 @@
-//! Certificate files of a side, and the sessions begun with them.
+//! Certificate files of a server ([`ServerTls`]) or client ([`ClientTls`]), and the sessions begun with them.
 
 use std::fmt;
 use std::fs;
@@ -29,8 +29,8 @@ pub(crate) const CERTIFICATE_FILE: &str = "cert.pem";
 pub(crate) const KEY_FILE: &str = "key.pem";
 /// Revocation lists of the CAs. Optional, unless [`CA_FILE`] contains [`REVOKES`].
 pub(crate) const REVOKED_FILE: &str = "crl.pem";
-/// Marker in front of a CA that revokes (RFC 7468 §5.2 allows text there): without the marker a lost
-/// revocation list would be indistinguishable from none.
+/// Line before the certificate of a CA that issues revocation lists (RFC 7468 §5.2 allows text there). A
+/// missing [`REVOKED_FILE`] is then an error; without the line it could not be known that one was lost.
 pub(crate) const REVOKES: &str = "# This CA revokes: crl.pem has to lie beside.\n";
 const FILES: [&str; 4] = [CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE];
 
@@ -180,6 +180,7 @@ impl ClientTls {
 /// A configuration loaded from files, and reloaded when they change.
 struct Loaded<T> {
     dir: PathBuf,
+    /// Function that builds the configuration from the files in a directory and the revocation lists.
     make: Make<T>,
     made: Mutex<LoadedFiles<T>>,
     log: RateLimit,
@@ -196,8 +197,8 @@ struct LoadedFiles<T> {
 }
 
 impl<T> LoadedFiles<T> {
-    /// Loads the files. A revocation list is required if one was present `before`, or if a CA is marked as
-    /// revoking.
+    /// Loads the files. A revocation list is required if one was present `before`, or if a CA has the line
+    /// [`REVOKES`].
     fn of(dir: &Path, make: Make<T>, before: bool) -> Result<Self, SetupError> {
         // The stamp is taken before reading, so that concurrent changes cause a reload.
         let stamp = stamp(dir);
@@ -279,6 +280,7 @@ fn server_config(dir: &Path, lists: Lists) -> Result<ServerConfig, SetupError> {
     Ok(config)
 }
 
+/// Returns the configuration of an NBD server: without ALPN.
 fn nameless_server_config(dir: &Path, lists: Lists) -> Result<ServerConfig, SetupError> {
     let mut config = server_config(dir, lists)?;
     config.alpn_protocols.clear();

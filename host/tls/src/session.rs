@@ -32,8 +32,8 @@ struct SessionState {
     taken: usize,
     /// `true` once the peer has stopped sending.
     ended: bool,
-    /// `true` if the last byte to be sent is encrypted but the socket is full, so that the byte counts as not
-    /// sent. It is the first byte of the next send.
+    /// `true` if the socket was full after the last send: the last encrypted byte was then not counted as
+    /// sent. The next send begins with this byte, and must not encrypt it again.
     is_one_ahead: bool,
     /// `true` if the session fails unless both sides negotiate the protocol name of RPC (RFC 9289 §5).
     requires_rpc: bool,
@@ -93,7 +93,8 @@ impl Session {
             return Err(Errno::PROTO);
         }
         state.flush(stream)?;
-        // A message of which nothing was sent may be withdrawn, so its first byte alone is not encrypted.
+        // The last byte of `plain` may be encrypted but not counted as sent. It must not be the first byte of
+        // a message, because a caller may withdraw a message of which nothing was sent.
         let plain = gather.to_vec(CHUNK_BYTES - usize::from(gather.begins_at(CHUNK_BYTES - 1)));
         let new = plain.get(usize::from(state.is_one_ahead)..).unwrap_or_default();
         state.tls.writer().write_all(new).map_err(|_| Errno::PROTO)?;
@@ -123,7 +124,7 @@ impl Session {
             }
             match state.advance(stream) {
                 Ok(()) => {}
-                // The error recurs after these bytes were consumed.
+                // The next call returns the error.
                 Err(_) if filled > 0 => return Ok(filled),
                 Err(error) => return Err(error),
             }
@@ -171,8 +172,8 @@ impl SessionState {
             Ok(now) => self.ended |= now.peer_has_closed(),
             Err(error) => return self.fail_with_alert(stream, error.into()),
         }
-        // Sends the answer to a key update. Data pending with `is_one_ahead` are sent when the stream is
-        // writable.
+        // Sends the answer to a key update. If data wait for a full socket (`is_one_ahead`), the answer waits
+        // with them for the next send.
         if self.tls.wants_write() && !self.is_one_ahead && !self.tls.is_handshaking() {
             match self.flush(stream) {
                 Ok(()) | Err(Errno::AGAIN) => {}
