@@ -1,3 +1,6 @@
+//! Back end's side of one vhost-user connection: [`Connection`] handles the messages of a front end. A thread
+//! of `server` passes the messages to it; each running queue has a thread of its own (`worker`).
+
 use super::device::{Device, QueueIndex};
 use super::dirty_log::{DirtyLog, QueueLog};
 use super::fd_store::FdStore;
@@ -130,7 +133,8 @@ impl Connection {
 
     /// Starts the queue if it is enabled, all its parameters are set, and the guest has its turn.
     fn resume(&mut self, index: u32) -> Result<()> {
-        // The front end has announced a dirty log but not sent it: the queue's writes would not be logged.
+        // The front end has announced a dirty log but not sent it yet. The queue starts with the log, because
+        // earlier writes would not be logged.
         if self.is_logging() && self.log.is_none() {
             return Ok(());
         }
@@ -246,7 +250,7 @@ impl Connection {
         let (memory, limits) = (self.memory.clone(), self.device.limits());
         let control = self.queue(index)?;
         let (Some(log), Some(addresses)) = (log, control.addresses) else { return Ok(None) };
-        // Cloud Hypervisor logs used rings without giving a log address, and means the rings' own address.
+        // Cloud Hypervisor gives no log address for used rings; the bits are then those of the ring's pages.
         let used = control.log_address.or_else(|| memory.guest_address(addresses.used));
         let Some(used) = used else { return Ok(None) };
         let queue_log = QueueLog::new(log, memory, limits, used, Rings::used_len(control.size));

@@ -1,3 +1,5 @@
+//! Requests of a guest, as the device gets and returns them.
+
 use super::queue::Queue;
 use std::sync::Arc;
 use tombolo_mem::{Sink, Source};

@@ -1,3 +1,5 @@
+//! Notification of the front end about a changed configuration space, which the vhost crate cannot send.
+
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send, sockopt::socket_domain,
 };
@@ -36,9 +38,8 @@ impl ConfigChange {
         }
     }
 
-    /// Waits for and inspects the next message on `stream`, and duplicates the back-end request channel if
-    /// the message opens one. The message remains for the vhost crate, which has no message for configuration
-    /// changes.
+    /// Waits for the next message on `stream`, and duplicates the back-end request channel if the message
+    /// opens one. The message stays in the socket, for the vhost crate to receive.
     pub(crate) fn inspect_next(&self, stream: &UnixStream) -> io::Result<()> {
         let mut header = [0; HEADER_LEN];
         recvmsg(

@@ -1,3 +1,5 @@
+//! Interface of a virtio device.
+
 use super::chain::Chain;
 use super::config_change::ConfigChange;
 use super::fd_store::FdStore;

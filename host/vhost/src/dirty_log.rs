@@ -51,12 +51,10 @@ pub(crate) enum LogError {
     },
 }
 
-/// A mapped dirty log.
 #[derive(Debug)]
 pub(crate) struct DirtyLog(Region);
 
 impl DirtyLog {
-    /// Maps `len` bytes of the front end's file.
     pub(crate) fn map(file: &File, offset: u64, len: u64) -> Result<DirtyLog, LogError> {
         let fitting = usize::try_from(len).ok().filter(|_| len <= LEN_MAX);
         let fitting = fitting.ok_or(LogError::TooLong { len })?;

@@ -1,3 +1,5 @@
+//! Faults that stop a virtqueue.
+
 use tombolo_mem::OutOfBounds;
 
 /// Fault of a virtqueue, mostly a protocol violation by the guest. The queue stops until the guest resets it.

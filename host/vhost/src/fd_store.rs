@@ -251,7 +251,8 @@ impl Drop for DescriptorStore {
 }
 
 fn serve(socket: &OwnedFd, stored: &Mutex<BTreeMap<FdKey, StoredFd>>, share: &Share) -> io::Result<()> {
-    // The server sends nothing before it has all stored descriptors. Its start may take a while.
+    // The server receives all stored descriptors before it sends anything. There is no time limit, because it
+    // may start slowly.
     for (key, entry) in lock(stored).iter() {
         send(socket, Message::Keep(*key), Some(entry.descriptor.as_fd()), None)?;
     }

@@ -66,7 +66,6 @@ pub(crate) fn area_len(queues: u16, size: u16) -> usize {
     usize::from(queues) * part_len(size)
 }
 
-/// Returns the offset of the device's own part.
 fn device_part_offset(queues: u16, size: u16) -> usize {
     area_len(queues, size).next_multiple_of(PAGE)
 }
@@ -113,7 +112,6 @@ pub(crate) fn open(
         .collect()
 }
 
-/// Maps the device's own part of an area.
 pub(crate) fn open_device_part(
     file: &File,
     given: (u64, u64),

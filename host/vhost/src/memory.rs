@@ -1,3 +1,5 @@
+//! A guest's memory, as mapped in this process.
+
 use super::fault::QueueFault;
 use tombolo_mem::{OutOfBounds, Region, Sink, Source};
 

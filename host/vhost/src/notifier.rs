@@ -1,3 +1,5 @@
+//! Descriptors that signal the guest, and the sleep of a queue's thread until the guest signals.
+
 use rustix::event::epoll;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{self, Errno};

@@ -1,3 +1,6 @@
+//! A split virtqueue: chains are taken from the available ring by the queue's thread ([`AvailableSide`]), and
+//! returned on the used ring by any thread ([`Queue`]).
+
 use tombolo_host_runtime::lock;
 
 use super::chain::{Chain, ChainToken};
@@ -26,13 +29,14 @@ pub(crate) struct Queue {
 
 #[derive(Debug, Default)]
 struct UsedSide {
-    /// Number of the current run, increased by [`Queue::start`] and [`Queue::end`]; chains of earlier runs
-    /// are dropped.
+    /// Number of the current run, which lasts from a start from scratch to the next, or to the end of the
+    /// connection. Chains of earlier runs are dropped when they are returned.
     run: u64,
     rings: Option<Arc<Rings>>,
     in_flight: Option<Arc<InFlight>>,
     log: Option<Arc<QueueLog>>,
     event_index: bool,
+    /// Used index, as published to the guest.
     next_used: u16,
     /// Used index when an interrupt was last considered.
     signalled: u16,
@@ -62,7 +66,7 @@ pub(crate) struct AvailableSide {
 }
 
 impl Queue {
-    /// Begins a run: chains of earlier runs are dropped, and the used ring continues at its index in memory.
+    /// Begins a run. The used ring continues at the index that it has in guest memory.
     pub(crate) fn start(&self) {
         let mut used = self.lock();
         used.forget_run();
@@ -112,8 +116,8 @@ impl Queue {
         Ok(run)
     }
 
-    /// Sets the log for chains returned from now on, and marks the whole used ring, because a process that
-    /// died may have omitted some marks.
+    /// Sets the log for chains returned from now on, and marks the whole used ring as written, because an
+    /// earlier process may have died between a write and its mark.
     pub(crate) fn set_log(&self, log: Option<Arc<QueueLog>>) {
         let mut used = self.lock();
         if let Some(log) = &log {
@@ -122,7 +126,7 @@ impl Queue {
         used.log = log;
     }
 
-    /// Ends a run: chains returned later are dropped.
+    /// Ends the run when the front end has disconnected.
     pub(crate) fn end(&self) {
         self.lock().forget_run();
     }
@@ -194,7 +198,6 @@ impl UsedSide {
         self.deferred.clear();
     }
 
-    /// Puts a chain on the used ring.
     fn push_used(&mut self, head: u16, written: u32) {
         let Some(rings) = &self.rings else { return };
         let next = self.next_used.wrapping_add(1);
@@ -276,8 +279,8 @@ impl AvailableSide {
     fn begin(&self, head: u16) -> Result<Chain, QueueFault> {
         let (readable, writable) = self.rings.table.walk(&self.memory, head, self.limits)?;
         if let Some(in_flight) = &self.in_flight {
-            // The queue is locked, because the guest may reuse a head once it sees the used index, before
-            // `hand_back` has cleared the head's mark.
+            // The queue is locked: the guest may reuse a head once it sees the used index, and `hand_back` on
+            // another thread would then clear the in-flight flag of the new request.
             let _used = self.queue.lock();
             in_flight.take(head)?;
         }

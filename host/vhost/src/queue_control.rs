@@ -1,3 +1,5 @@
+//! Parameters and state of one queue of a connection, as the front end sets them.
+
 use super::inflight::InFlight;
 use super::notifier::Notifier;
 use super::queue::Queue;
@@ -71,11 +73,11 @@ impl QueueControl {
         self.started = false;
     }
 
-    /// Attaches the rings. A queue that starts as it stopped continues with its requests under way, because
-    /// the virtual machine was paused. A queue with other rings or another base starts from scratch,
-    /// because the guest was reset and waits for no request. On a new connection, requests that an earlier
-    /// process left under way are recovered, and new ones follow them. Returns the rings and the number of
-    /// the run, or `None` if the rings or the in-flight area are not accessible.
+    /// Attaches the rings. A queue that starts with the parameters with which it stopped continues with its
+    /// requests under way, because the virtual machine was paused. A queue with other rings or another base
+    /// starts from scratch, because the guest was reset and waits for no request. On a new connection,
+    /// requests that an earlier process left under way are recovered, and new ones follow them. Returns the
+    /// rings and the number of the run, or `None` if the rings or the in-flight area are not accessible.
     pub(crate) fn attach(
         &mut self,
         rings: Arc<Rings>,
@@ -98,6 +100,7 @@ impl QueueControl {
         Some((rings, run))
     }
 
+    /// Recovers requests left under way, or clears their records if the guest `is_reset`.
     fn recover(&mut self, rings: &Rings, in_flight: Option<&InFlight>, is_reset: bool) -> Option<()> {
         let Some(in_flight) = in_flight else { return Some(()) };
         let (used, available) = (rings.used_index().ok()?, rings.available_index().ok()?);

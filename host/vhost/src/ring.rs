@@ -1,3 +1,5 @@
+//! Fields of a split virtqueue's rings in guest memory.
+
 use super::memory::GuestMemory;
 use super::walk::{DESCRIPTOR_LEN, DescriptorTable};
 use std::sync::atomic::Ordering;
@@ -60,7 +62,6 @@ impl Rings {
         Some(rings)
     }
 
-    /// Returns the length of a used ring in bytes.
     pub(crate) fn used_len(size: u16) -> u64 {
         ENTRIES as u64 + u64::from(size) * USED_ENTRY as u64 + 2
     }
@@ -72,7 +73,7 @@ impl Rings {
         self.available.load(INDEX, Ordering::Acquire)
     }
 
-    /// Returns the head of the chain at a position.
+    /// Returns the head of the chain at a position, a free-running index like `idx`.
     #[inline]
     pub(crate) fn available_entry(&self, position: u16) -> Result<u16, OutOfBounds> {
         self.available.load(ENTRIES + self.slot(position) * AVAILABLE_ENTRY, Ordering::Relaxed)

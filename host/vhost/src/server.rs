@@ -1,3 +1,5 @@
+//! Server of a vhost-user socket: accepts front ends, and serves each with a device of its own.
+
 use tombolo_host_runtime::lock;
 
 use super::backend::Connection;
@@ -165,7 +167,7 @@ impl Acceptor {
         self.disconnect_all();
     }
 
-    /// Sleeps until a guest connects (below the limit), a guest leaves, or the server stops.
+    /// Sleeps until a guest connects (if there is space for it), a guest leaves, or the server stops.
     fn wait(&self, has_space: bool) {
         let mut fds = [
             PollFd::new(&self.shared.wake, PollFlags::IN),
@@ -237,7 +239,6 @@ impl Acceptor {
         guests.len()
     }
 
-    /// Disconnects all guests and waits for their threads.
     fn disconnect_all(&self) {
         let guests: Vec<Guest> = lock(&self.shared.guests).drain().map(|(_, guest)| guest).collect();
         for guest in &guests {
@@ -258,7 +259,6 @@ fn descriptors_of(queues: u16) -> usize {
     16 + 6 * usize::from(queues)
 }
 
-/// Serves one guest from connection to departure.
 fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Settings, turn: &Turn) {
     let name = device.name().to_owned();
     tracing::info!(device = name, guest = %id, "guest connected");

@@ -1,3 +1,5 @@
+//! Walk along a descriptor chain, with all checks of the guest's descriptors.
+
 use super::device::ChainLimits;
 use super::fault::QueueFault;
 use super::memory::GuestMemory;
@@ -107,7 +109,6 @@ impl Descriptor {
     }
 }
 
-/// State of a walk.
 struct Walk<'a, W> {
     memory: &'a GuestMemory,
     limits: ChainLimits,

@@ -1,3 +1,5 @@
+//! Thread of a running virtqueue: passes its chains to the device in batches, polls, and sleeps.
+
 use super::device::{Device, QueueIndex};
 use super::fault::QueueFault;
 use super::notifier::{Notifier, Waiter, Waker};
@@ -12,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use tombolo_host_runtime::polling::SpinWindow;
 
-/// Thread of a running virtqueue.
 #[derive(Debug)]
 pub(crate) struct Worker {
     stop: Arc<AtomicBool>,
@@ -20,7 +21,6 @@ pub(crate) struct Worker {
     thread: JoinHandle<Stopped>,
 }
 
-/// Final state of a worker.
 #[derive(Debug)]
 pub(crate) struct Stopped {
     /// Next position of the available ring.
@@ -40,12 +40,10 @@ pub(crate) struct Job {
     pub(crate) waiter: Waiter,
     /// Signalled when a fault stops the queue.
     pub(crate) error_notifier: Option<Arc<Notifier>>,
-    /// Maximum polling time before sleeping.
     pub(crate) spin_max: Duration,
 }
 
 impl Worker {
-    /// Starts the thread.
     pub(crate) fn start(job: Job, waker: Waker) -> io::Result<Worker> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = stop.clone();

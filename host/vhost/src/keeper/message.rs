@@ -60,7 +60,6 @@ pub(super) struct Message {
     pub(super) files: Vec<OwnedFd>,
 }
 
-/// Header of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Header {
     request: u32,
@@ -136,7 +135,6 @@ pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// A connected socket for messages.
 #[derive(Debug)]
 pub(super) struct Channel(UnixStream);
 
@@ -202,7 +200,6 @@ impl Channel {
         Ok(self.0.write_all(bytes.get(sent..).unwrap_or_default())?)
     }
 
-    /// Sends a request and waits for its reply.
     pub(super) fn call(&mut self, message: &Message) -> Result<Message, ChannelError> {
         self.send(message)?;
         self.receive()

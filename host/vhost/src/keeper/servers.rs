@@ -12,7 +12,7 @@ use tombolo_host_runtime::listener::{ListenError, Listener};
 use tombolo_host_runtime::lock;
 use tombolo_sys::{Errno, open, socket};
 
-/// State of the successive servers.
+/// Number and state of the current server, for the keeper's sessions and the thread that starts servers.
 #[derive(Debug, Default)]
 pub struct Servers {
     now: Mutex<Now>,
@@ -63,7 +63,6 @@ impl Servers {
         self.changed.notify_all();
     }
 
-    /// Returns the number of the last started server.
     pub(super) fn number(&self) -> u64 {
         lock(&self.now).server_number
     }

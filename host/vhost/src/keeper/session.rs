@@ -28,7 +28,7 @@ pub(super) enum SessionEnd {
     /// The front end violates the protocol, or its socket fails.
     #[error("it violates the protocol")]
     FrontEnd(#[source] ChannelError),
-    /// The front end uses its own in-flight area, which was not offered.
+    /// The front end uses an in-flight area of its own, although the feature was not offered.
     #[error("it uses an in-flight area of its own, but the keeper's is required")]
     OwnArea,
     /// The running server has closed the connection, or sent an unsolicited message.
@@ -48,7 +48,6 @@ pub(super) enum SessionEnd {
 pub(super) struct Session {
     front_end: Channel,
     server: Channel,
-    /// Number of the server.
     server_number: u64,
     servers: Arc<Servers>,
     place: Arc<Place>,
@@ -91,7 +90,6 @@ impl Session {
         Ok(session)
     }
 
-    /// Relays messages until the session ends.
     pub(super) fn run(&mut self) -> SessionEnd {
         loop {
             if let Err(end) = self.relay_next() {
@@ -223,7 +221,7 @@ impl Session {
         }
     }
 
-    /// Continues with the next server.
+    /// Waits for the next server and replays the recorded state to it. Fails if no server can take over.
     fn continue_with_next(&mut self) -> Result<(), SessionEnd> {
         let since = Instant::now();
         loop {

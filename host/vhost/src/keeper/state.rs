@@ -1,4 +1,4 @@
-//! State that a front end has set up, as messages that set up the next server.
+//! State that a front end has set up, recorded as the messages with which the keeper sets up the next server.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -49,7 +49,6 @@ const QUEUE_MESSAGES: [u32; 8] = [
     request::SET_VRING_CALL,
 ];
 
-/// Recorded state of a front end.
 #[derive(Debug, Default)]
 pub(super) struct FrontEndState {
     connection_wide: BTreeMap<u32, Message>,
@@ -59,7 +58,6 @@ pub(super) struct FrontEndState {
     queues: BTreeMap<u32, BTreeMap<u32, Message>>,
 }
 
-/// A memory region and its file.
 #[derive(Debug)]
 struct MemoryRegion {
     bytes: [u8; REGION_LEN],
@@ -152,7 +150,6 @@ impl FrontEndState {
         self.connection_wide.get(&request::SET_FEATURES).is_some_and(logs)
     }
 
-    /// Returns the negotiated protocol features.
     pub(super) fn protocol_features(&self) -> u64 {
         self.connection_wide
             .get(&request::SET_PROTOCOL_FEATURES)
@@ -160,7 +157,6 @@ impl FrontEndState {
             .unwrap_or_default()
     }
 
-    /// Returns `true` if an in-flight area is set up.
     pub(super) fn has_in_flight(&self) -> bool {
         self.connection_wide.contains_key(&request::SET_INFLIGHT_FD)
     }
@@ -172,13 +168,15 @@ impl FrontEndState {
         self.has_in_flight() || !self.queues.values().any(is_started)
     }
 
-    /// Replays the recorded state to a server, which has handled all of it when this returns. Returns the
-    /// number of that server: a later one accepts the connection if the current one dies before it does.
+    /// Replays the recorded state to the server behind a connection, which has handled all of it when this
+    /// function returns. Returns the number of that server: if a server dies before it has accepted the
+    /// connection, its successor accepts it.
     pub(super) fn replay(&self, server: &mut Channel, servers: &Servers) -> Result<u64, ChannelError> {
         // The vhost crate acknowledges messages (REPLY_ACK) only after a GET_FEATURES on the connection.
         let features = Message::new(request::GET_FEATURES, Vec::new(), Vec::new());
         server.call(&features)?;
-        // It has accepted, and lives until its last reply: there is no later one yet.
+        // The server has replied, so the last server started is this one. If it has died since, the last call
+        // below fails.
         let server_number = servers.number();
         for message in CONNECTION_MESSAGES.iter().filter_map(|request| self.connection_wide.get(request)) {
             server.send(message)?;
@@ -224,7 +222,6 @@ fn logs(features: &Message) -> bool {
     features.number().is_some_and(|features| features & FEATURE_LOG_ALL != 0)
 }
 
-/// Returns the regions of a table, with their files.
 fn regions(message: Message) -> Vec<MemoryRegion> {
     let count = message.first_word().unwrap_or_default() as usize;
     let regions = message.body.get(REGIONS_OFFSET..).unwrap_or_default().chunks_exact(REGION_LEN);
