@@ -1,4 +1,4 @@
-//! End of a VMM and its reason.
+//! Events of a VMM, and the reason for its end.
 
 use std::fmt;
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! Machine description and QEMU command line.
+//! [`Machine`], the properties on which a device state depends, and [`Launch`], which makes QEMU's command
+//! line.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

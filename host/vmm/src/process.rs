@@ -1,4 +1,4 @@
-//! QEMU process.
+//! Start of QEMU as a child process that ends with this one.
 
 use std::io;
 use std::os::fd::OwnedFd;
