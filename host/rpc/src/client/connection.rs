@@ -51,17 +51,14 @@ pub(super) struct Connection {
     back_off: Duration,
 }
 
-/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// The connection is not established; the engine connects once a call needs it.
     Idle,
-    /// Connecting.
     Connecting {
         /// Start of the attempt.
         since: Instant,
     },
-    /// Connected.
     Up,
     /// Lost; waiting to reconnect.
     Waiting {

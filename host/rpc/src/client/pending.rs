@@ -26,7 +26,6 @@ enum Inner {
     Linked(LinkedCall),
 }
 
-/// A cell for the outcome of a call.
 #[derive(Debug, Default)]
 pub(super) struct Cell(Mutex<Answer>);
 
@@ -89,7 +88,6 @@ impl Cell {
         cell
     }
 
-    /// Returns a cell with an outcome.
     pub(super) fn with_outcome(outcome: Outcome) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Answer::Known(outcome))))
     }

@@ -96,7 +96,6 @@ pub(super) struct TurnResult {
     pub(super) then: NextStep,
 }
 
-/// Next step of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum NextStep {
     /// Wait for an event.

@@ -74,7 +74,6 @@ impl ReceiveArea {
         Some(Self { pool, span })
     }
 
-    /// Receives and discards bytes.
     pub(super) fn discard(&self, stream: BorrowedFd<'_>) -> Result<usize, Errno> {
         tcp::receive(stream, &[&self.span.lease.sink(0..AREA_BYTES)])
     }
@@ -110,7 +109,6 @@ pub(super) enum Step {
     NoMemory,
 }
 
-/// Result of receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Received {
     pub(super) bytes: usize,
