@@ -219,7 +219,7 @@ impl ServerState {
         &self.files.path
     }
 
-    /// Removes these files, and the directory unless it has others.
+    /// Removes the files `names`, and the directory unless it has other files. Errors are ignored.
     pub fn remove(self, names: &[&str]) {
         // The lock is removed last: a server that starts meanwhile must not lose files of its own. A
         // remaining directory does no harm.

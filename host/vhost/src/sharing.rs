@@ -1,8 +1,8 @@
 //! Detection of guest memory that is not shared with the back end.
 //!
 //! A private mapping (QEMU's memory-backend-file without `share=on`) also has a file, but the guest's writes
-//! do not reach it: its rings stay empty for the back end, and the guest hangs. The file does not show this;
-//! the front end's table of mappings does, where it is readable.
+//! do not reach the file: the guest's rings stay empty for the back end, and the guest hangs. The file does
+//! not show that; `/proc/PID/maps` of the front end does, if it is readable.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -15,8 +15,8 @@ pub(crate) const REMEDY: &str = "QEMU: -object memory-backend-memfd,id=mem,size=
 pub(crate) const MAPPED_PRIVATELY: &str =
     "the guest will hang: its VMM has mapped its memory privately, so the guest's writes are not visible";
 
-/// Returns one of these addresses that the process `pid` has mapped privately, if there is one; `None` also
-/// if its table is not readable.
+/// Returns one of `addresses` that the process `pid` has mapped privately. `None` if there is none, or if the
+/// process's table of mappings is not readable.
 pub(crate) fn private_address(pid: u32, addresses: &[u64]) -> Option<u64> {
     find_private(BufReader::new(File::open(format!("/proc/{pid}/maps")).ok()?), addresses)
 }

@@ -75,7 +75,8 @@ impl Monitor {
         Ok(status["status"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Returns the versioned machine type that its device state requires, such as `pc-q35-7.2`.
+    /// Returns the machine type with its version, such as `pc-q35-7.2`: only that version can load the
+    /// machine's device state.
     pub fn machine_type(&mut self) -> Result<String, MonitorError> {
         let found = self.execute("qom-get", &json!({ "path": "/machine", "property": "type" }))?;
         let found = found.as_str().and_then(|name| name.strip_suffix("-machine"));

@@ -14,7 +14,7 @@ use tombolo_back_memory::MemoryDisk;
 use tombolo_core::SessionId;
 use tombolo_core::block::BlockDevice;
 use tombolo_front_virtio_blk::{Options, VirtioBlk};
-use tombolo_host_vhost::keeper::{Keeper, Place, Servers, Settings as KeeperSettings};
+use tombolo_host_vhost::keeper::{Keeper, ServerSocket, Servers, Settings as KeeperSettings};
 use tombolo_host_vhost::{Device, Server, Settings};
 use tombolo_sys::memfd;
 use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, FrontEnd, GuestBuffer, message};
@@ -75,7 +75,7 @@ impl Kept {
         let socket = std::env::temp_dir().join(format!("tombolo-fuzz-keeper.{}", std::process::id()));
         // Left by a process with the same id.
         let _ = std::fs::remove_file(&socket);
-        let place = Place::beside(&socket).expect("a place");
+        let place = ServerSocket::beside(&socket).expect("a place");
         let private = place.listener().expect("a listener");
         let servers = Arc::new(Servers::default());
         let public = UnixListener::bind(&socket).expect("bind");

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tombolo_core::lock;
 use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::signals::{self, StopSignal};
-use tombolo_host_vhost::keeper::{Keeper, Place, Servers, Settings};
+use tombolo_host_vhost::keeper::{Keeper, ServerSocket, Servers, Settings};
 use tombolo_sys::process::adopt_orphans;
 
 use crate::assembly::servers::guest_socket::GuestSocket;
@@ -58,10 +58,10 @@ pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str, mut options
 fn take_in(socket: &GuestSocket, settings: Settings, servers: &Arc<Servers>) -> Result<i32, Failure> {
     let path = socket.path();
     let cannot = |error: &io::Error| Failure::cannot(format_args!("serve {}", path.display()), error);
-    let place = Place::beside(&path).or_cannot("keep guests")?;
-    let descriptor = place.descriptor();
+    let server_socket = ServerSocket::beside(&path).or_cannot("keep guests")?;
+    let descriptor = server_socket.descriptor();
     let listener = socket.socket().try_clone().map_err(|error| cannot(&error))?;
-    Keeper::start(listener, place, Arc::clone(servers), settings).map_err(|error| cannot(&error))?;
+    Keeper::start(listener, server_socket, Arc::clone(servers), settings).map_err(|error| cannot(&error))?;
     Ok(descriptor)
 }
 

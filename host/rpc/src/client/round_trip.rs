@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Minimum retransmission time-out after the first sample: a server busy for a moment gets no duplicates.
+/// Minimum retransmission time-out after the first sample, so that a briefly busy server gets no duplicates.
 const WAIT_MIN: Duration = Duration::from_millis(200);
 /// Maximum retransmission time-out after any number of doublings, unless the first time-out is longer.
 const WAIT_MAX: Duration = Duration::from_secs(60);

@@ -53,7 +53,7 @@ pub trait Socket: Send + Sync {
         None
     }
 
-    /// Shuts down both directions, for all holders.
+    /// Shuts down both directions, for all holders of the socket.
     fn shut_down(&self);
 
     /// Returns `true` if a short receive means that nothing is left, so that another receive is futile before

@@ -2,9 +2,9 @@
 //! of connections.
 //!
 //! An address may have at most as many connections as it leaves free: the first one gets half of all, the
-//! next one half of the remainder, and so on. When an accepted connection exceeds the limit, some idle ones
-//! are closed: those of the address with the most connections, or else of the new one's address; first those
-//! that never had a call answered, then the longest idle.
+//! next one half of the remainder, and so on. When an accepted connection exceeds the limit, some idle
+//! connections are closed: of the address with the most connections or, if none of them is idle, of the new
+//! connection's address. Connections that never had a call answered go first, then the longest idle.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

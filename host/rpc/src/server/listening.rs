@@ -112,7 +112,7 @@ impl Listening {
         }
     }
 
-    /// Admits or refuses a connection. Returns `false` if accepting must pause for a moment.
+    /// Admits or refuses a connection. Returns `false` if accepting must pause until idle ones are closed.
     fn admit_or_refuse(&mut self, stream: OwnedFd, address: SocketAddr, epoll: &Epoll) -> bool {
         if !self.common.options.admits(address.ip()) {
             self.refuse(address, "address not allowed");

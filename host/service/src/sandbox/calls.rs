@@ -96,7 +96,7 @@ const PROCESS: &[&str] = &[
     "sched_getparam",
 ];
 
-/// Open files, and files whose opening landlock controls.
+/// Use of open files, and of the files that landlock lets the process open.
 const FILES: &[&str] = &[
     "read",
     "write",
@@ -204,8 +204,8 @@ const CHANGES: &[&str] = &[
 
 const OLDER_CHANGES: &[&str] = &["mkdir", "mknod", "rmdir", "link", "symlink", "rename"];
 
-/// Changes of attributes by name. Landlock does not check these calls, so they reach files anywhere; allowed
-/// only where they are indispensable.
+/// Changes of attributes by name. Landlock does not check these calls, so they reach files anywhere. They are
+/// allowed only for [`Needs::serves_users`], where they are indispensable.
 const ATTRIBUTES_BY_NAME: &[&str] = &[
     "fchmodat",
     "fchmodat2",

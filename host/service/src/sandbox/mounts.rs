@@ -249,7 +249,7 @@ impl Plan {
         wanted.into_iter().map(|(path, access)| (path, Some(access))).chain(hides).collect()
     }
 
-    /// Returns `true` if a place above covers this one.
+    /// Returns `true` if the mount of a path above gives this access, so that no mount at `path` is needed.
     fn is_covered(&self, path: &Path, access: Access) -> bool {
         let covers = |above: &Access| above.beneath && above.writes >= access.writes;
         path.ancestors().skip(1).filter_map(|above| self.places.get(above)).any(covers)

@@ -8,7 +8,7 @@
 //! descriptors.
 //!
 //! - [`Keeper`]: accepts front ends at a socket, according to [`Settings`].
-//! - [`Place`]: the listening socket of the successive servers.
+//! - [`ServerSocket`]: the listening socket that the successive servers inherit.
 //! - [`Servers`]: the number and state of the current server. Starting servers is left to the caller.
 //!
 //! Reading order: `message`, `state`, `servers`, `session`, this file. Rationale: `docs/decisions/keeper.md`.
@@ -18,7 +18,7 @@ mod servers;
 mod session;
 mod state;
 
-pub use servers::{Place, Servers};
+pub use servers::{ServerSocket, Servers};
 
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -52,24 +52,25 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Keeper {
     servers: Arc<Servers>,
-    place: Arc<Place>,
+    server_socket: Arc<ServerSocket>,
     settings: Settings,
     count: Mutex<usize>,
     guest_left: Condvar,
 }
 
 impl Keeper {
-    /// Starts to accept connections on `listener`, for the servers at `place`, until the process ends. Once
-    /// the servers have ended ([`Servers::end`]), front ends are disconnected.
+    /// Starts to accept front ends on `listener`, until the process ends; their servers listen on
+    /// `server_socket`. Once the servers have ended ([`Servers::end`]), front ends are disconnected.
     pub fn start(
         listener: UnixListener,
-        place: Place,
+        server_socket: ServerSocket,
         servers: Arc<Servers>,
         settings: Settings,
     ) -> io::Result<()> {
         listener.set_nonblocking(false)?;
-        let place = Arc::new(place);
-        let keeper = Keeper { servers, place, settings, count: Mutex::default(), guest_left: Condvar::new() };
+        let server_socket = Arc::new(server_socket);
+        let keeper =
+            Keeper { servers, server_socket, settings, count: Mutex::default(), guest_left: Condvar::new() };
         let keeper = Arc::new(keeper);
         thread::Builder::new().name("keeper".into()).spawn(move || keeper.accept_all(&listener)).map(drop)
     }
@@ -93,11 +94,11 @@ impl Keeper {
         let front_end = Channel::new(stream)?;
         let keeper = Arc::clone(self);
         let serve = move || {
-            let (servers, place) = (Arc::clone(&keeper.servers), Arc::clone(&keeper.place));
+            let (servers, server_socket) = (Arc::clone(&keeper.servers), Arc::clone(&keeper.server_socket));
             let store =
                 keeper.settings.refuses_front_end_areas.then(|| DescriptorBudget::of_process().share(0));
             let store = store.flatten().map(DescriptorStore::new);
-            let end = match Session::new(front_end, servers, place, store) {
+            let end = match Session::new(front_end, servers, server_socket, store) {
                 Ok(mut session) => session.run(),
                 Err(end) => end,
             };

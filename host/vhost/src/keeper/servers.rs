@@ -91,7 +91,7 @@ impl Servers {
 /// An unnamed listening socket that all successive servers inherit. Connections made between servers wait for
 /// the next one.
 #[derive(Debug)]
-pub struct Place {
+pub struct ServerSocket {
     listener: OwnedFd,
     /// The socket's file, unlinked so that nothing else can connect.
     file: OwnedFd,
@@ -100,9 +100,9 @@ pub struct Place {
 /// Counter for unique socket names within this process.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-impl Place {
+impl ServerSocket {
     /// Creates a socket, which is named briefly in the directory of `socket`.
-    pub fn beside(socket: &Path) -> Result<Place, ListenError> {
+    pub fn beside(socket: &Path) -> Result<ServerSocket, ListenError> {
         let failed = |errno: Errno| ListenError::Io { path: socket.to_owned(), source: errno.into() };
         let dir = socket.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let dir = open::open_root(dir).map_err(failed)?;
@@ -112,7 +112,7 @@ impl Place {
         let named = Listener::bind(&path, 0o600)?;
         let file = open::open_place(dir.as_fd(), name.as_bytes()).map_err(failed)?;
         let listener = socket::heritable(named.socket()).map_err(failed)?;
-        Ok(Place { listener, file })
+        Ok(ServerSocket { listener, file })
     }
 
     /// Returns the descriptor number under which child processes started now inherit the socket.

@@ -12,7 +12,7 @@ use crate::fd_store::DescriptorStore;
 use crate::sharing;
 
 use super::message::{Channel, ChannelError, Message, request};
-use super::servers::{Place, Servers, Successor};
+use super::servers::{ServerSocket, Servers, Successor};
 use super::state::{FrontEndState, PROTOCOL_IN_FLIGHT, PROTOCOL_MQ, PROTOCOL_REPLY_ACK, in_flight_wanted};
 
 /// Queue size for in-flight areas, requested before the sizes are known: the maximum queue size of our
@@ -50,7 +50,7 @@ pub(super) struct Session {
     server: Channel,
     server_number: u64,
     servers: Arc<Servers>,
-    place: Arc<Place>,
+    server_socket: Arc<ServerSocket>,
     state: FrontEndState,
     /// Protocol features offered by the server.
     offered: u64,
@@ -64,20 +64,20 @@ impl Session {
     pub(super) fn new(
         front_end: Channel,
         servers: Arc<Servers>,
-        place: Arc<Place>,
+        server_socket: Arc<ServerSocket>,
         mut store: Option<DescriptorStore>,
     ) -> Result<Session, SessionEnd> {
         let Successor::Server(server_number) = servers.successor(0) else {
             return Err(SessionEnd::NoServers);
         };
-        let server = connect(&place, store.as_mut())?;
+        let server = connect(&server_socket, store.as_mut())?;
         let (state, offered) = (FrontEndState::default(), 0);
         let mut session = Session {
             front_end,
             server,
             server_number,
             servers,
-            place,
+            server_socket,
             state,
             offered,
             store,
@@ -233,7 +233,7 @@ impl Session {
                 Successor::Disconnected => return Err(SessionEnd::Disconnected),
                 Successor::None => return Err(SessionEnd::NoServers),
             };
-            self.server = connect(&self.place, self.store.as_mut())?;
+            self.server = connect(&self.server_socket, self.store.as_mut())?;
             if let Ok(server_number) = self.state.replay(&mut self.server, &self.servers) {
                 self.server_number = server_number;
                 let took_ms = since.elapsed().as_millis();
@@ -245,8 +245,8 @@ impl Session {
 }
 
 /// Connects to the current server, or to the next one if the current one dies before it accepts.
-fn connect(place: &Place, store: Option<&mut DescriptorStore>) -> io::Result<Channel> {
-    let stream = place.connect()?;
+fn connect(server_socket: &ServerSocket, store: Option<&mut DescriptorStore>) -> io::Result<Channel> {
+    let stream = server_socket.connect()?;
     if let Some(store) = store {
         store.greet(&stream)?;
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
-use tombolo_host_vhost::keeper::{Keeper, Place, Servers, Settings as KeeperSettings};
+use tombolo_host_vhost::keeper::{Keeper, ServerSocket, Servers, Settings as KeeperSettings};
 use tombolo_host_vhost::{Device, Server, Settings};
 use tombolo_vhost_driver::{Driver, DriverSettings, MemoryEntry, message, request};
 
@@ -38,7 +38,7 @@ impl Kept {
     fn with(repeats: bool, refuses_front_end_areas: bool) -> Kept {
         let folder = TempDir::new().unwrap();
         let socket = folder.path().join("public.sock");
-        let place = Place::beside(&socket).unwrap();
+        let place = ServerSocket::beside(&socket).unwrap();
         let private = place.listener().unwrap();
         let servers = Arc::new(Servers::default());
         let public = UnixListener::bind(&socket).unwrap();

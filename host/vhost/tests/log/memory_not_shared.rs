@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Log, serve, serve_at};
-use tombolo_host_vhost::keeper::{Keeper, Place, Servers, Settings};
+use tombolo_host_vhost::keeper::{Keeper, ServerSocket, Servers, Settings};
 use tombolo_vhost_driver::{Driver, DriverSettings, GUEST_BASE, MemoryEntry, request};
 
 const HANGS: &str = "the guest will hang";
@@ -66,7 +66,7 @@ fn keeper_logs_unshared_memory() {
     let log = Log::begin();
     let folder = tempfile::TempDir::new().unwrap();
     let socket = folder.path().join("kept.sock");
-    let place = Place::beside(&socket).unwrap();
+    let place = ServerSocket::beside(&socket).unwrap();
     let server = serve_at(place.listener().unwrap());
     let servers = Arc::new(Servers::default());
     servers.started();
