@@ -27,7 +27,7 @@ pub(super) struct Connection {
     pub(super) sending: bool,
     /// `true` if the socket is full; an event reports when it is writable.
     pub(super) full: bool,
-    /// `true` if the socket became writable while a thread was sending.
+    /// `true` if the socket became writable while a thread was sending; that thread then tries again.
     pub(super) again: bool,
     /// Number of unanswered calls; `bytes` is the amount that they send and request.
     pub(super) calls: usize,

@@ -60,7 +60,7 @@ impl Engine {
         if let Some(lane) = self.lanes.get_mut(index) {
             *lane = None;
         }
-        // The engine reconnects when that is due, which may be now.
+        // The next attempt to connect may be due at once.
         self.shared.alarm.raise();
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Data are received into a staging buffer, many small replies at a time. The file data of a long reply go
 //! straight to the call's receive buffer, except for the part that arrived with the reply's head, which is
-//! copied. The file data of short and of fragmented replies are copied as a whole. A malformed reply fails its
-//! call; a record that is too long also makes the remainder of the stream unusable.
+//! copied. The file data of short and of fragmented replies are copied as a whole. A malformed reply fails
+//! its call; a record that is too long also makes the remainder of the stream unusable.
 
 use std::mem;
 

@@ -9,8 +9,8 @@ use super::route::Live;
 use tombolo_host_links::client::Reply;
 use tombolo_host_links::{EndReason, ProtocolError};
 
-/// A received reply: a private copy of its frame, and the remainder in bulk memory. The server may change bulk
-/// memory at any time, so the remainder must be copied once before it is examined.
+/// A received reply: a private copy of its frame, and the remainder in bulk memory. The server may change
+/// bulk memory at any time, so the remainder must be copied once before it is examined.
 pub(crate) struct Body {
     pub(crate) reply: Reply,
     /// Remainder of the reply behind the frame.

@@ -86,7 +86,7 @@ impl Options {
         self.admit.as_ref().is_none_or(|admit| admit(address))
     }
 
-    /// Returns `true` if this address may call without TLS although TLS is configured.
+    /// Returns `true` if the caller's address may call without TLS although TLS is configured.
     pub(super) fn admits_plain(&self, origin: &Origin) -> bool {
         let Origin::Network(address) = origin else { return false };
         self.admit_plain.as_ref().is_some_and(|admit| admit(address.ip()))

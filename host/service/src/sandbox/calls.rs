@@ -317,7 +317,7 @@ fn allowed(needs: &Needs, processor: TargetArch) -> Vec<Value> {
         only("tgkill", equal(0, u64::from(std::process::id()))),
     ]);
     if changes {
-        // This call gives a thread its own umask.
+        // unshare(CLONE_FS) gives a thread a umask of its own.
         allowed.push(only("unshare", equal(0, CLONE_FS)));
     }
     let does_not_connect = json!({ "masked_eq": MSG_FASTOPEN });

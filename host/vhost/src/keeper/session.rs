@@ -108,7 +108,7 @@ impl Session {
         }
         let [from_front_end, from_server] = sockets.map(|socket| !socket.revents().is_empty());
         if from_server {
-            // A server sends no unsolicited messages.
+            // Replies are received in `exchange`, so this is the server's end, or an unsolicited message.
             return match self.server.receive() {
                 Ok(_) => Err(SessionEnd::Disconnected),
                 Err(_) => self.continue_with_next(),
