@@ -74,7 +74,7 @@ impl Drop for Server {
 
 /// Pause after a failed accept(2), for instance for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Maximum duration of a request. Tests assert fractions of it, so theirs is longer.
+/// Maximum duration of a request; longer in tests, which assert that something takes a fraction of it.
 const TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 2 });
 const HEAD_LIMIT_BYTES: u64 = 8192;
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -45,7 +45,7 @@ pub enum AuthorityError {
         /// System error.
         source: io::Error,
     },
-    /// The directory has an authority, whose certificates would become invalid.
+    /// The directory has an authority already; a new one would make its certificates invalid.
     #[error("{}: authority already exists", .0.display())]
     Exists(PathBuf),
     /// The directory has no authority.

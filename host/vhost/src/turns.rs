@@ -22,7 +22,7 @@ struct TurnQueue {
     waiting: VecDeque<(GuestId, Arc<OwnedFd>)>,
 }
 
-/// One guest's turn.
+/// One guest's means to take its turn, to pass it on, and to wait for it.
 #[derive(Debug, Clone)]
 pub(crate) struct Turn {
     guest: GuestId,

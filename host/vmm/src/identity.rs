@@ -25,8 +25,8 @@ impl Monitor {
     }
 
     /// Plugs the opened file as a read-only disk. If the guest `has_shares`, they must be plugged before,
-    /// because the guest detects them with this disk ([`shares`](crate::shares)). All are unplugged with
-    /// the network card ([`unplug`](Self::unplug)).
+    /// because the guest detects them with this disk ([`shares`](crate::shares)). [`unplug`](Self::unplug)
+    /// unplugs the disk and the shares together with the network card.
     pub fn plug_identity(&mut self, has_shares: bool) -> Result<(), MonitorError> {
         let disk = json!({
             "driver": "virtio-blk-pci", "id": DISK, "drive": NODE, "serial": SERIAL, "bus": IDENTITY_SLOT,

@@ -12,8 +12,8 @@ use crate::monitor::{Monitor, MonitorError, PAUSE};
 const STATE: &str = "state";
 
 impl Monitor {
-    /// Passes the file of the device state, for [`save`](Self::save) or [`load`](Self::load). QEMU reads its
-    /// monitor byte by byte, so long commands precede the guest's pause.
+    /// Passes the file of the device state, for [`save`](Self::save) or [`load`](Self::load). This is a step
+    /// of its own, before the guest is paused, because QEMU reads its monitor byte by byte.
     pub fn pass_state(&mut self, state: &File) -> Result<(), MonitorError> {
         // After a save, QEMU refuses another one until the guest has run.
         if self.status()? == "postmigrate" {

@@ -1,4 +1,4 @@
-//! Decoding of replies.
+//! Decoding of replies, for `reply_reader` (sockets) and `link_call` (links).
 
 use super::call::{DataLocation, FindData, ReceiveBuffer, Reply};
 use super::error::{Failure, InvalidReply};

@@ -38,8 +38,8 @@ enum ConnectStage {
     Connecting,
     /// The probe's record is being sent; the number is that of the bytes already sent.
     SendingProbe(Vec<u8>, usize),
-    /// The answer to the probe is being received. No byte after it may be read, because that belongs to the
-    /// TLS session.
+    /// The answer to the probe is being received. No byte after the answer may be read, because it belongs to
+    /// the TLS session.
     ReceivingAnswer(Vec<u8>),
     Handshaking,
     /// The server does not offer TLS, or its answer is too long or fragmented.

@@ -1,4 +1,4 @@
-//! Sockets and clock of the operating system.
+//! [`SystemWire`], the wire of clients outside of simulations: the system's sockets, clock and random numbers.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,7 +1,7 @@
 //! Clients by address: limits shared by all connections and datagrams of one address, among them the number
 //! of connections.
 //!
-//! An address may have at most as many connections as it leaves free: the first one gets half of all, the
+//! An address may have at most as many connections as remain free: the first address gets half of all, the
 //! next one half of the remainder, and so on. When an accepted connection exceeds the limit, some idle
 //! connections are closed: of the address with the most connections or, if none of them is idle, of the new
 //! connection's address. Connections that never had a call answered go first, then the longest idle.
@@ -87,7 +87,9 @@ pub(super) struct Client {
 /// The connections of one address.
 #[derive(Default)]
 pub(super) struct Connections {
+    /// Number of [`ConnectionPermit`]s.
     count: AtomicU64,
+    /// Connections that event threads serve, by [`key`].
     open: Mutex<HashMap<u64, Arc<SharedConnection>>>,
 }
 

@@ -1,4 +1,4 @@
-//! Calls in datagrams (RFC 5531 §11: no record marks).
+//! Receiving of calls in UDP datagrams, which have no record marks (RFC 5531 §11).
 
 use std::net::SocketAddr;
 use std::sync::Arc;

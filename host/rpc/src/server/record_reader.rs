@@ -43,7 +43,7 @@ impl Span {
         self.lease.len() - self.end
     }
 
-    /// Appends bytes. Callers ensure that they fit; others would be lost.
+    /// Appends bytes. Callers ensure that all of them fit; the excess would be lost.
     fn append(&mut self, bytes: &Source) {
         let sink = self.lease.sink(self.end..self.end + bytes.len());
         self.end += bytes.copy_to_sink(&sink);

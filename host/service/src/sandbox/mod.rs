@@ -80,7 +80,7 @@ pub struct Needs {
     pub serves_users: bool,
     /// `true` if the process serves mounts on this host.
     pub serves_mounts: bool,
-    /// Reason for running without a sandbox, if its needs are unbounded.
+    /// Reason for running without a sandbox, if the process's needs are unbounded.
     pub unconfinable: Option<Unconfinable>,
 }
 
