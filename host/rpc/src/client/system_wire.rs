@@ -1,4 +1,4 @@
-//! [`SystemWire`], the wire of clients outside of simulations: the system's sockets, clock and random numbers.
+//! [`SystemWire`], the wire of clients outside of simulations: the system's sockets, clock, random numbers.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};

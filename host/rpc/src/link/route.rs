@@ -61,8 +61,8 @@ pub(crate) struct Live {
     pub(super) line: Line,
     /// Waiters for bulk memory.
     space: Wakers,
-    /// Lock held while a call takes the two spans that it needs in bulk memory, so that no other holder of the
-    /// lock finds only one of them taken.
+    /// Lock held while a call takes the two spans that it needs in bulk memory, so that no other holder of
+    /// the lock finds only one of them taken.
     pub(super) pair: Mutex<()>,
     _keep: Box<dyn Any + Send + Sync>,
 }
