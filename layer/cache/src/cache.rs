@@ -1,4 +1,5 @@
-//! State shared by all sessions of a cache.
+//! [`Cache`], the state that all sessions share, and its basic operations: objects are found, queried at the
+//! origin and queued for the index, and data are stored and evicted.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -42,7 +43,8 @@ pub(crate) struct Cache {
     pub store: Arc<Store>,
     /// Options of files while the lease is held, or if there is no lease file.
     pub held_policy: AppliedPolicy,
-    /// Options while the lease is not held; and of files with an unanswered write, as if others changed them.
+    /// Options while the lease is not held; and of a file with an unanswered write, which the origin may
+    /// still perform at any time, like a write of another client.
     pub unheld_policy: AppliedPolicy,
     pub lease: Option<Arc<Lease>>,
     pub counters: Arc<Counters>,
@@ -91,7 +93,8 @@ impl Cache {
         self.lease.is_some() && dir == ObjectId::ROOT && name == LEASE_NAME.as_bytes()
     }
 
-    /// Returns the object of an entry in a reply to a request made at `asked`.
+    /// Returns the object of an entry in a reply to a request made at `asked`. The object takes over the
+    /// entry's look-up at the origin; on a failure the look-up is released.
     pub(crate) async fn met(&self, cx: &Ctx, entry: &Entry, asked: Instant) -> Result<Arc<Object>> {
         let mut look_up = LookUp { origin: &self.origin, node: entry.node, is_taken: false };
         let handle = self.origin.handles()?.handle_of(cx, entry.node).resolve().await?;
@@ -107,7 +110,8 @@ impl Cache {
         self.objects.object(&self.store, id).ok_or(Error::Stale)
     }
 
-    /// Restores an object that is not cached any more, under its number, from its record.
+    /// Restores an object that is not cached any more, under its number, from the record that a layer above
+    /// (write-back) has stored. Does nothing if the object is cached.
     pub(crate) fn recall(&self, id: ObjectId, record: &[u8]) -> Result<()> {
         if self.object(id).is_ok() {
             return Ok(());
@@ -119,9 +123,10 @@ impl Cache {
         Ok(())
     }
 
-    /// Stores names of a directory by `learn`, which returns `false` if it has changed nothing.
+    /// Stores names of a directory by `learn`, which returns `false` if it has changed nothing. Names of a
+    /// version too recent to show another change are written to the index only once that would show.
     pub(crate) fn learned(&self, dir: &Arc<Object>, learn: impl FnOnce(&mut State) -> bool) {
-        // `is_alone_at` locks the object's state.
+        // `is_alone_at` locks the object's state, so it is called before `dir.state()`.
         let is_alone = self.is_alone_at(dir);
         {
             let mut state = dir.state();
@@ -140,15 +145,15 @@ impl Cache {
     }
 
     /// Marks data of this version as recent if another client's change in the same tick of the origin's clock
-    /// would leave no trace. Under *exclusive* there is no such change while this process runs, but there may
-    /// be one before the next process does.
+    /// would not show in the file's times. Under *exclusive* no other client makes changes while this process
+    /// runs, but one may before the next process starts: the data are recorded for that process later.
     pub(crate) fn mark_recent(&self, object: &Arc<Object>, data: &Data, version: &WeakAttr) {
         let Some(recent_for) = self.clock.recent_for(version) else { return };
         let is_new = data.file.set_recent();
         match self.is_alone_at(object) {
             true if is_new => self.store.keep_data_when_ripe(&data.file, recent_for),
             true => {}
-            // The version is recent by a local write, which hides no change by others.
+            // The version is recent because of a write through this cache, not of another client's change.
             false if data.was_written() => {}
             false => object.state().recency = Some(Recency::until(recent_for)),
         }
@@ -159,7 +164,7 @@ impl Cache {
         self.options_of(object).contract == Contract::Exclusive
     }
 
-    /// Queues the changed state of an object for writing, unless the object is gone.
+    /// Queues the state of an object to be written to the index if it has changed and the object is not gone.
     pub(crate) fn keep(&self, object: &Arc<Object>) {
         let is_wanted = {
             let state = object.state();
@@ -218,16 +223,17 @@ impl Cache {
             return Err(self.failed(object, Error::Stale));
         }
         self.keep(object);
-        // Return the received attributes, as the cached ones may be older than a local change; but the cached
-        // ones if only a time of access differs that sessions are not notified of.
+        // The received attributes are returned, as the cached ones may be older than a local change. If only
+        // the time of access differs, the cached ones are: sessions are not notified of that difference.
         let known = object.state().attr;
         let is_known =
             self.policy().default.contract.tells_changes() && Attr { atime: known.atime, ..*attr } == known;
         Ok(object.shown(if is_known { &known } else { attr }))
     }
 
-    /// Records a failed request for an object: its attributes must be revalidated, and a removed file is
-    /// dropped. Without a reply, cached state stays valid. Returns `error`.
+    /// Records that the origin has answered a request for an object with `error`: the attributes must be
+    /// revalidated, and an object that the origin lacks is dropped. If no answer arrived ([`is_unanswered`]),
+    /// cached state stays valid. Returns `error`.
     pub(crate) fn failed(&self, object: &Object, error: Error) -> Error {
         if !is_unanswered(&error) {
             object.doubt();
@@ -238,8 +244,8 @@ impl Cache {
         error
     }
 
-    /// Stores the attributes of an object that accompanied an answer, as [`Object::learn`] does. Returns
-    /// `true` if there are any and they belong to the object.
+    /// Stores the attributes of an object that accompanied the answer to a request made at `asked`, as
+    /// [`Object::learn`] does. Returns `true` if there are any and they belong to the object.
     pub(crate) fn told(&self, cx: &Ctx, object: &Arc<Object>, asked: Instant) -> bool {
         let told = object.node().and_then(|node| self.origin.told(cx, node, asked));
         let is_told = told.is_some_and(|attr| object.learn(&attr, asked, self.options_of(object).contract));
@@ -271,7 +277,7 @@ impl Cache {
         while self.store.is_full() && self.drop_next() {}
     }
 
-    /// Stores data of a file. While the disk is full, evicts data, those not used lately first.
+    /// Stores data of a file. While the disk is full, evicts data, at most as many bytes as are to be stored.
     pub(crate) fn write(&self, data: &Data, start: u64, mut bytes: Buffer) -> Result<()> {
         let left = self.store.kept_bytes().saturating_sub(bytes.len() as u64);
         let mut has_waited = false;

@@ -17,7 +17,7 @@ use crate::sharing::{Borrowed, Extents};
 use crate::store::DataFile;
 
 /// Maximum length of one READ of the origin, which bounds a reader's wait for its first block. A longer range
-/// is cut at a digest's boundary.
+/// is split at a multiple of [`DIGESTED_BYTES`], so that a site cache's digests cover whole parts.
 const FETCH_BYTES_MAX: u64 = 1 << 20;
 
 /// Cached data of one version of a file. A change drops them, except a local write under *exclusive*, which
@@ -28,7 +28,7 @@ pub(crate) struct Data {
     pub file: DataFile,
     /// Parts lent by another cache of the host.
     pub borrowed: Mutex<Option<Arc<Borrowed>>>,
-    /// `true` if the data were prefetched on a guess and not read since.
+    /// `true` if the whole file was prefetched on a guess (`files_ahead`) and not read since.
     guessed: AtomicBool,
     /// `true` while the whole file is being fetched.
     fetches_rest: AtomicBool,
@@ -36,7 +36,7 @@ pub(crate) struct Data {
     pub is_lent: AtomicBool,
     /// `true` once local writes have changed the data.
     was_written: AtomicBool,
-    /// Parts prefetched by a trace and not read since, and a flag that there were any.
+    /// Parts prefetched by an image's trace and not read since; and `true` once there were any.
     traced: Mutex<Extents>,
     has_traced: AtomicBool,
     /// Compression achieved so far, which shows if further compressed reads pay.
@@ -51,27 +51,28 @@ pub(crate) struct Data {
 #[derive(Debug)]
 pub(crate) struct Fetch {
     pub range: Range<u64>,
-    came: Arc<Promise<Came>>,
+    outcome: Arc<Promise<Fetched>>,
+    /// Error of a failed fetch, until one reader has taken it.
     pub error: Mutex<Option<Error>>,
 }
 
 /// Outcome of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Came {
+pub(crate) enum Fetched {
     /// The data are cached.
-    Here,
+    Cached,
     /// Fetched or offered, but not cached: no space, or another error of the local disk.
-    Unkept,
+    NotStored,
     /// Not cached, to be read anew: another version at the origin, a short reply, or a wrong sidecar.
     Changed,
     /// Fetched, but not cached: the data do not match the sidecar.
-    Unlike,
+    DigestMismatch,
     /// Failed; the error is for the reader that started the fetch.
     Failed,
 }
 
-/// Parts that need not be fetched, because a layer above offers their data. Readers wait for them until they
-/// are stored or this is dropped.
+/// Parts that need not be fetched, because a layer above offers their data. Readers wait for each part until
+/// it is stored ([`Expected::keep`]) or the `Expected` is dropped.
 pub(crate) struct Expected {
     data: Arc<Data>,
     parts: Vec<Arc<Fetch>>,
@@ -89,15 +90,15 @@ pub(crate) struct Wanted {
 
 impl Fetch {
     fn new(range: Range<u64>) -> Arc<Self> {
-        Arc::new(Self { range, came: Arc::default(), error: Mutex::default() })
+        Arc::new(Self { range, outcome: Arc::default(), error: Mutex::default() })
     }
 
     pub(crate) fn bytes(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    pub(crate) async fn came(&self) -> Came {
-        self.came.clone().kept().await
+    pub(crate) async fn outcome(&self) -> Fetched {
+        self.outcome.clone().kept().await
     }
 
     /// Returns the error of a failed fetch; after the first call, a general I/O error.
@@ -146,8 +147,8 @@ impl Data {
         self.was_written.load(Ordering::Relaxed)
     }
 
-    /// Assigns `version` to the data and drops `parts`. Changes nothing and returns `false` if one of them is
-    /// being fetched.
+    /// Assigns `version` to the data and drops `parts`. Changes nothing and returns `false` if a block of
+    /// `parts` is being fetched.
     pub(crate) fn forget(&self, parts: &[Range<u64>], version: WeakAttr) -> bool {
         let fetches = lock(&self.fetches);
         if fetches.iter().any(|fetch| parts.iter().any(|part| self.file.share_blocks(part, &fetch.range))) {
@@ -168,7 +169,8 @@ impl Data {
         self.guessed.load(Ordering::Relaxed) && self.guessed.swap(false, Ordering::Relaxed)
     }
 
-    /// Records a prefetch by a trace, and returns the number of new bytes.
+    /// Records a fetch that an image's trace has started, and returns the number of bytes not recorded
+    /// before.
     pub(crate) fn trace_brings(&self, fetch: &Fetch) -> u64 {
         self.has_traced.store(true, Ordering::Relaxed);
         lock(&self.traced).add(fetch.range.clone())
@@ -237,8 +239,8 @@ impl Data {
         ahead.ranges().all(|range| self.is_here(&range))
     }
 
-    /// Registers fetches for what is missing of `range`, and of `ahead` up to `ahead_bytes_max`; the caller
-    /// must start them.
+    /// Registers fetches for the missing parts of `range`, and of `ahead` up to `ahead_bytes_max`. The caller
+    /// must start `own` and `ahead` of the result, as other readers wait for them from now on.
     pub(crate) fn want(&self, range: &Range<u64>, ahead: &Ahead, ahead_bytes_max: u64) -> Wanted {
         let mut fetches = lock(&self.fetches);
         self.fill_zeros(range, ahead, &fetches);
@@ -252,7 +254,8 @@ impl Data {
         Wanted { theirs, own, ahead }
     }
 
-    /// Registers fetches for blocks that are neither cached, lent nor being fetched, limited to `left_bytes`.
+    /// Registers fetches for the blocks of a range that are neither cached, lent nor being fetched. Subtracts
+    /// their length from `left_bytes`, and stops before that would become negative.
     fn begin(
         &self,
         fetches: &mut Vec<Arc<Fetch>>,
@@ -297,9 +300,9 @@ impl Data {
     }
 
     /// Removes a fetch from the list, and wakes its waiters.
-    pub(crate) fn end(&self, fetch: &Arc<Fetch>, came: Came) {
+    pub(crate) fn end(&self, fetch: &Arc<Fetch>, outcome: Fetched) {
         lock(&self.fetches).retain(|other| !Arc::ptr_eq(other, fetch));
-        fetch.came.keep(came);
+        fetch.outcome.keep(outcome);
     }
 }
 
@@ -313,7 +316,7 @@ impl Expected {
             bytes.advance((start - offset) as usize);
             bytes.copy_to_sink(&buffer.sink(0..len));
             cache.write(&self.data, start, buffer)?;
-            self.data.end(part, Came::Here);
+            self.data.end(part, Fetched::Cached);
             self.parts.pop();
         }
         Ok(())
@@ -322,6 +325,6 @@ impl Expected {
 
 impl Drop for Expected {
     fn drop(&mut self) {
-        self.parts.iter().for_each(|part| self.data.end(part, Came::Unkept));
+        self.parts.iter().for_each(|part| self.data.end(part, Fetched::NotStored));
     }
 }

@@ -1,8 +1,8 @@
 //! Deduplication by digest, for blocks of files with a sidecar.
 //!
-//! Fetched blocks of such a file are hashed when stored. A missing block with the same digest in its file's
-//! sidecar is copied from a stored one and verified, so no wrong byte is taken even if the source has
-//! changed.
+//! When blocks of a file with a sidecar are fetched, [`DedupIndex`] records their digests. Before a block is
+//! fetched whose sidecar lists one of these digests, the recorded block is copied and its digest compared, so
+//! that a block changed meanwhile is not used. `fetcher` calls both.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,7 +21,8 @@ use crate::images::Advice;
 #[derive(Debug, Default)]
 pub(crate) struct DedupIndex {
     places: Mutex<HashMap<Key, Place>>,
-    /// Bytes copied; and bytes of source blocks that did not match their digest.
+    /// Bytes copied; and bytes of recorded blocks that did not match their digest when they were to be
+    /// copied.
     copied_bytes: AtomicU64,
     refused_bytes: AtomicU64,
 }
@@ -29,6 +30,7 @@ pub(crate) struct DedupIndex {
 /// Owner's uid and digest: to know the digest of another user's block must not suffice to read it.
 type Key = (u32, Digest);
 
+/// Location of a cached block: the data of a file, and the block's offset and length in bytes.
 #[derive(Clone, Debug)]
 struct Place {
     data: Weak<Data>,
@@ -73,7 +75,7 @@ impl DedupIndex {
         }
     }
 
-    /// Returns the bytes with this digest, if a file of this owner has them in the cache.
+    /// Returns the `len` bytes with this digest, if a file of this owner has them in the cache.
     fn find(&self, key @ (_, wanted): &Key, len: usize) -> Option<Buffer> {
         let place = lock(&self.places).get(key).cloned().filter(|place| place.len == len)?;
         let found = place.data.upgrade().and_then(|data| {

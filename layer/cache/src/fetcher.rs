@@ -11,7 +11,7 @@ use tombolo_host_runtime::task;
 use tombolo_mem::{Buffer, Sink};
 
 use crate::cache::Cache;
-use crate::data::{Came, Data, Fetch};
+use crate::data::{Data, Fetch, Fetched};
 use crate::dedup::hashed;
 use crate::object::Object;
 use crate::origin::OriginFile;
@@ -26,21 +26,21 @@ pub(crate) struct Fetcher {
     pub from: Arc<OriginFile>,
 }
 
-/// A guard that ends a fetch; on drop as failed, unless it has ended.
+/// A guard that ends a fetch with an outcome. If it is dropped before, the fetch ends as failed.
 struct Ending<'a> {
     data: &'a Data,
     fetch: &'a Arc<Fetch>,
 }
 
 impl Ending<'_> {
-    fn with(&self, came: Came) {
+    fn with(&self, came: Fetched) {
         self.data.end(self.fetch, came);
     }
 }
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        self.with(Came::Failed);
+        self.with(Fetched::Failed);
     }
 }
 
@@ -72,7 +72,7 @@ impl Fetcher {
                 Ok(came) => came,
                 Err(error) => {
                     *lock(&fetch.error) = Some(error);
-                    Came::Failed
+                    Fetched::Failed
                 }
             };
             ending.with(came);
@@ -81,7 +81,7 @@ impl Fetcher {
 
     /// Caches a range: by a copy of equal blocks, from another cache of the host, a site cache, or the
     /// origin.
-    async fn bring(&self, range: &Range<u64>) -> Result<Came> {
+    async fn bring(&self, range: &Range<u64>) -> Result<Fetched> {
         let Self { cache, object, data, from } = self;
         self.copy_equal(range).await;
         let Some(borrower) = cache.borrower.get() else {
@@ -108,30 +108,31 @@ impl Fetcher {
     }
 
     /// Reads the missing parts of a range from the site cache or the origin.
-    async fn fetch_missing(&self, range: &Range<u64>) -> Result<Came> {
+    async fn fetch_missing(&self, range: &Range<u64>) -> Result<Fetched> {
         for missing in self.data.missing(range) {
             let came = self.fetch(&missing).await?;
-            if came != Came::Here {
+            if came != Fetched::Cached {
                 return Ok(came);
             }
         }
-        Ok(Came::Here)
+        Ok(Fetched::Cached)
     }
 
     /// Reads a range from the site cache or the origin, verifies its version, and stores it.
-    async fn fetch(&self, range: &Range<u64>) -> Result<Came> {
-        // Data damaged in transit match on the second attempt. Otherwise the sidecar counts as wrong.
+    async fn fetch(&self, range: &Range<u64>) -> Result<Fetched> {
+        // Data that were damaged in transit match the sidecar's digests on the second attempt. If they do
+        // not, the sidecar counts as wrong.
         for _ in 0..2 {
             let came = self.fetch_once(range).await?;
-            if came != Came::Unlike {
+            if came != Fetched::DigestMismatch {
                 return Ok(came);
             }
         }
         self.cache.disbelieve(&self.object, &self.data);
-        Ok(Came::Changed)
+        Ok(Fetched::Changed)
     }
 
-    async fn fetch_once(&self, range: &Range<u64>) -> Result<Came> {
+    async fn fetch_once(&self, range: &Range<u64>) -> Result<Fetched> {
         let end = range.end.min(self.data.version().size);
         let len = end.saturating_sub(range.start) as usize;
         let asked = Instant::now();
@@ -143,13 +144,13 @@ impl Fetcher {
         self.take_in((attr, asked), parts).await
     }
 
-    /// Stores parts received with `attr` in answer to a request made at `asked`, if they are of this version.
-    /// `parts` is empty after a short read.
+    /// Stores parts, each with its offset, that were received with `attr` in answer to a request made at
+    /// `asked`, if they are of the fetcher's version. `parts` is empty after a short read.
     pub(crate) async fn take_in(
         &self,
         (attr, asked): (Attr, Instant),
         parts: Vec<(u64, Buffer)>,
-    ) -> Result<Came> {
+    ) -> Result<Fetched> {
         let Self { cache, object, data, from } = self;
         if !object.learn(&attr, asked, cache.options_of(object).contract) {
             return Err(Error::Stale);
@@ -157,7 +158,7 @@ impl Fetcher {
         let version = data.version();
         let is_in_parts = object.is_written_in_parts(data);
         if parts.is_empty() || (WeakAttr::from(&attr) != version && !is_in_parts) {
-            return Ok(Came::Changed);
+            return Ok(Fetched::Changed);
         }
         cache.mark_recent(object, data, &version);
         let (data, keeper) = (data.clone(), cache.clone());
@@ -170,11 +171,11 @@ impl Fetcher {
         object.weigh();
         cache.make_room();
         match kept {
-            Ok(true) => Ok(Came::Here),
-            Ok(false) => Ok(Came::Unlike),
+            Ok(true) => Ok(Fetched::Cached),
+            Ok(false) => Ok(Fetched::DigestMismatch),
             Err(error) => {
                 cache.complain(&error);
-                Ok(Came::Unkept)
+                Ok(Fetched::NotStored)
             }
         }
     }

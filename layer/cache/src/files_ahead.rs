@@ -1,6 +1,7 @@
 //! Prefetch of small files: when callers read one file of a directory after another, the remaining ones are
-//! fetched ahead, with those in its subdirectories and neighbouring directories. The window of unread files
-//! grows while the predictions are right.
+//! fetched ahead, with those in its subdirectories and neighbouring directories. The window, the maximum of
+//! bytes prefetched and not yet read, grows while the predictions are right. [`FilesAhead`] has the queues;
+//! the workers that fetch are tasks of `session/ahead.rs`.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Mutex;
@@ -27,6 +28,7 @@ struct State {
     /// Bytes prefetched, or being prefetched, and not read yet; and their limit.
     unread_bytes: u64,
     window_bytes: u64,
+    /// Time of the last read that missed or used a prefetch; and the number of workers.
     last: Option<Instant>,
     workers: usize,
 }
@@ -45,8 +47,8 @@ pub(crate) enum Next {
     },
 }
 
-/// Maximum size of a prefetched file, in bytes. While a reader processes the beginning of a larger file, the
-/// remainder is fetched anyway.
+/// Maximum size of a prefetched file, in bytes. Read-ahead fetches the remainder of a larger file while a
+/// reader processes its beginning.
 pub(crate) const FILE_BYTES_MAX: u64 = 128 << 10;
 
 /// Maximum number of files fetched at a time; each takes at least a round trip.
@@ -58,7 +60,7 @@ const WINDOW_BYTES: (u64, u64) = (256 << 10, 8 << 20);
 /// Bytes of wrong guesses written off each time that a caller waits for a file that was not prefetched.
 const MISS_BYTES: u64 = 128 << 10;
 
-/// Minimum cost of a file in the window, in bytes: that of its round trip.
+/// Number of bytes as which a smaller file counts in the window, for the cost of its round trip.
 const COST_BYTES_MIN: u64 = 8 << 10;
 
 /// Maximum number of queued files, and of queued directories.
@@ -71,8 +73,9 @@ const READ_MAX: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl FilesAhead {
-    /// Records that a caller waits for a file of `dir`, whose parent is `above`. With `is_wanted`, the other
-    /// files of `dir` are prefetched even if this one is the first. Returns the number of workers to start.
+    /// Records that a caller waits for a file of `dir`, whose parent is `above`. The other files of `dir` are
+    /// prefetched if the caller has read another one before, or `is_wanted`. Returns the number of workers to
+    /// start.
     #[must_use]
     pub(crate) fn missed(
         &self,
@@ -154,7 +157,8 @@ impl State {
         }
     }
 
-    /// Records a read of, or below, a child of a directory. Returns `true` if another child was the first.
+    /// Records a read of, or below, the child `what` of a directory. Returns `true` if the first such read in
+    /// the directory was of another child.
     fn note(&mut self, dir: ObjectId, what: ObjectId) -> bool {
         if let Some((_, first)) = self.read.iter().find(|(read, _)| *read == dir) {
             return *first != what;

@@ -1,4 +1,4 @@
-//! Validity of cached state under a contract.
+//! Validity of an object's cached attributes, absent names and listing under its contract.
 
 use std::time::{Duration, Instant};
 
@@ -43,8 +43,9 @@ impl State {
         }
     }
 
-    /// Returns `true` if names missing in the cache are absent for a look-up that began at `began`. An open
-    /// must see a file closed before, even if it is new and nobody has looked up its name.
+    /// Returns `true` if names missing in the cache are absent for a look-up that began at `began`. Under
+    /// *close-to-open* an open must find a file that another client has created and closed before, so the
+    /// directory's attributes must be nearly as new as the look-up.
     pub(crate) fn is_absence_believed(&self, began: Instant, options: &Options) -> bool {
         match (options.contract, self.asked) {
             (Contract::Immutable | Contract::Exclusive | Contract::Refresh(_), _) => true,
@@ -58,14 +59,14 @@ impl State {
         !self.is_absence_believed(Instant::now() + ABSENCE_KEPT / 2, options)
     }
 
-    /// Returns `true` if a lease makes state requested at `asked` valid. State too recent to show another
-    /// change, except a file's attributes, must be revalidated once first.
+    /// Returns `true` if a lease makes state requested at `asked` valid. Names and data of a version too
+    /// recent to show another change must be revalidated once before; a file's attributes alone need not.
     fn is_leased(&self, asked: Instant, look: Look) -> bool {
         let is_attr = self.attr.file_type != FileType::Directory && matches!(look, Look::Stat);
         (self.recency.is_none() || is_attr) && self.term.covers(asked)
     }
 
-    /// Returns `true` if a reader must query the file's version first, as after a local change.
+    /// Returns `true` if a reader must query the file's version first, for example after a local change.
     pub(crate) fn is_version_unknown(&self, options: &Options) -> bool {
         self.asked.is_none() && options.contract != Contract::Immutable
     }

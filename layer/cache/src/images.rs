@@ -1,7 +1,8 @@
 //! Use of the sidecars of image directories: zero blocks, digests, traces, and files wanted as a whole.
 //!
-//! A sidecar is a regular file of the tree, as fresh as the contract provides. It applies to a file while
-//! that has the size and modification time recorded in it, so an outdated sidecar is ignored.
+//! A sidecar is a regular file of the tree, read through the cache. Its entry for a file ([`Advice`]) applies
+//! while the file has the size and modification time recorded in the entry; an outdated entry is ignored. A
+//! trace is the sidecar's list of the parts that a clone reads first. `session/advising.rs` loads sidecars.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,14 +1,15 @@
 //! Bound of the index: unused listings are dropped, and unneeded rows removed, in the background.
 //!
-//! A clock hand passes over the rows in numerical order, round by round, until enough is removed. Objects
-//! used within a time that shrinks from round to round are spared. A row stays while names of its directory
-//! are cached, a session knows the object, it is open or its data are lent. A client's handle of a file
-//! without a row still finds the file, as it carries the origin's handle. Under a layer that records numbers
-//! (write-back), rows are removed only at the start; they are never removed once clients were given handles
-//! without the origin's. With rules for files (`--rule`), the hand does not run.
+//! A pass begins when the index is nearly full. It moves a clock hand over the rows in the order of their
+//! numbers, in several rounds, until enough is removed. Objects used within a time that shrinks from round to
+//! round are spared. A row stays while names of its directory are cached, a session knows the object, the
+//! object is open or its data are lent. A client's handle of a file without a row still finds the file, as it
+//! contains the origin's handle. Under a layer that records numbers (write-back), rows are removed only at
+//! the start. Once a client was given a handle that does not contain the origin's, no row is removed any
+//! more. With rules for files (`--rule`), which need the listings, the hand does not run.
 //!
-//! Each step reads a few hundred rows, so no look-up waits for long. Listings do not wait at all: while the
-//! index is full their names are not cached.
+//! Each step reads a few hundred rows, so that no look-up waits for long. A listing does not wait for space:
+//! while the index is full, its names are not cached.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +30,7 @@ pub(crate) struct IndexBound {
     hand: Mutex<Hand>,
     /// End of the pause that follows a pass in which too little could be removed.
     paused_until: Mutex<Option<Instant>>,
+    /// `true` while a background task moves the hand.
     is_running: AtomicBool,
     /// `true` if a layer above (write-back) records numbers.
     is_recorded: AtomicBool,
@@ -38,7 +40,7 @@ pub(crate) struct IndexBound {
 struct Hand {
     /// The row processed last.
     at: ObjectId,
-    /// Number of the round in progress, or with which the next pass begins.
+    /// Index in [`SPARED_MS`] of the round in progress, or of the first round of the next pass.
     round: usize,
     /// Start of the pass in progress.
     begun: Option<Instant>,
@@ -48,10 +50,11 @@ struct Hand {
 const ROWS: u32 = 256;
 
 /// Time since the last use within which objects are spared in each round, in milliseconds. The first round
-/// begins where the hand is.
+/// begins where the hand stopped and so covers only a part of the rows; the second one, of equal time, all.
 const SPARED_MS: [u64; 8] = [60_000, 60_000, 15_000, 4_000, 1_000, 250, 60, 0];
 
-/// Pause after a pass that removed too little, as a multiple of the pass's duration.
+/// Pause after a pass that removed too little, as a multiple of the pass's duration: passes take at most a
+/// tenth of the time.
 const PAUSE: u32 = 9;
 
 impl IndexBound {
@@ -91,7 +94,7 @@ impl Cache {
     /// Bounds a nearly full index at the start, before anything is in use. Blocks on the disk. Returns the
     /// number of steps.
     pub(crate) fn bound_index(&self) -> usize {
-        // The first round drops all listings, and the second the rows that the listings have protected.
+        // The first round drops the listings, and the second the rows that stayed because of the listings.
         let rounds = if self.store.keeps_rows() { 1 } else { 2 };
         lock(&self.index_bound.hand).round = SPARED_MS.len() - rounds;
         let steps = std::iter::repeat_with(|| self.may_evict() && self.bound_index_step());
@@ -100,12 +103,13 @@ impl Cache {
         count
     }
 
-    /// Returns `false` with rules for files, which apply by the names in listings.
+    /// Returns `true` unless there are rules for files: a rule applies to an object by its name in a listing.
     fn may_evict(&self) -> bool {
         self.held_policy.rules.is_empty()
     }
 
-    /// Processes the next rows. Returns `true` if the pass is to go on.
+    /// Begins a pass if the index is nearly full, or processes the next rows of the pass in progress. Returns
+    /// `false` if there is no pass, or it has ended.
     fn bound_index_step(&self) -> bool {
         let mut hand = lock(&self.index_bound.hand);
         let Some(begun) = hand.begun else {
@@ -146,9 +150,9 @@ impl Cache {
         }
     }
 
-    /// Drops the listing of a directory, otherwise the row of an object, unless it is in use or was used
-    /// within `spared`, or its parent directory has a listing. `listed` caches for each directory if it has a
-    /// listing. Returns `true` if something was given up.
+    /// Drops the listing of an object that is a directory with a listing; otherwise removes the object's row,
+    /// unless its parent has a listing. Spares an object that is in use or was used within `spared`. `listed`
+    /// caches for each directory whether it has a listing. Returns `true` if something was dropped.
     fn give_up(
         &self,
         id: ObjectId,

@@ -5,8 +5,8 @@
 //! they are used without the origin. Changes go to the origin before they are answered (write-through).
 //!
 //! - [`over`] creates a [`CacheExport`], an export over the origin's.
-//! - Objects have numbers of this cache's own, which serve as nodes, inode numbers and handles, and so
-//!   outlive restarts of either side. The run of one process with a cache directory is a *life* of the cache.
+//! - Objects have numbers of this cache's own. These serve as nodes, inode numbers and handles, so that a
+//!   node of a client stays valid when the cache or the origin restarts.
 //! - All sessions share the cached state and one session of the origin. Each user sees only what the origin
 //!   permits that user to see.
 //! - A sidecar lists blocks of its directory's files that are zero, so that they are not fetched
@@ -89,6 +89,7 @@ pub struct CacheExport {
     /// Lender of cached data; declared first, so that it stops before the cache.
     lender: Option<Lender>,
     cache: Arc<Cache>,
+    /// Keeper of the lease file, and keeper of the lease that the origin's server grants, where used.
     keeper: Option<Keeper>,
     granted: Option<granted::Keeper>,
     _pool: ThreadPool,
@@ -105,7 +106,7 @@ pub fn over(origin: &dyn Export, store: Arc<Store>, policy: impl Into<Policy>) -
 }
 
 /// Creates a cache that reserves the origin's tree by a lease file ([`LEASE_NAME`]). While the lease is not
-/// held, *exclusive* and *lease* contracts are *close-to-open*.
+/// held, the contracts *exclusive* and *lease* are replaced by *close-to-open*.
 ///
 /// # Errors
 /// Fails as [`over`] does, or if the lease cannot be acquired and the claim does not allow to acquire it
@@ -178,7 +179,8 @@ fn put_over(
     // The capacity may be smaller than in an earlier process.
     cache.make_room();
     cache.look_for_unnamed();
-    // The index must be bounded before a session looks up names: rows of objects that a session knows stay.
+    // The index is bounded before a session exists, as rows of objects that a session knows cannot be
+    // removed.
     cache.bound_index();
     if let Some(lease) = &cache.lease {
         let told = Arc::downgrade(&cache);
@@ -200,8 +202,8 @@ impl CacheExport {
         self.cache.store.flush();
     }
 
-    /// Lends cached data to caches of the same origin in other processes of this user or root, for those
-    /// users whom the origin permits to read the file.
+    /// Lends cached data to caches of the same origin in other processes of this user or root. Data of a file
+    /// are lent only on behalf of a user whom the origin permits to read it.
     ///
     /// # Errors
     /// Fails if no socket can be created in the cache directory, or the system refuses a thread or a
@@ -216,8 +218,8 @@ impl CacheExport {
         Ok(())
     }
 
-    /// Reads data from the cache in this directory from now on, as far as its owner lends them, and otherwise
-    /// from the origin. Later calls change nothing. Returns `true` if there is an owner that lends now.
+    /// Reads data from the cache in `dir` from now on, as far as the owner of `dir` lends them, and otherwise
+    /// from the origin. Later calls change nothing. Returns `true` if an owner is connected now.
     ///
     /// # Errors
     /// Fails if the system refuses a thread or a descriptor.

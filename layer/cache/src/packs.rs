@@ -12,7 +12,7 @@ use tombolo_host_runtime::task;
 use tombolo_mem::{Buffer, Sink};
 
 use crate::cache::Cache;
-use crate::data::{Came, Data, Fetch};
+use crate::data::{Data, Fetch, Fetched};
 use crate::fetcher::Fetcher;
 
 /// Maximum size of a combined read, unless a single fetch is larger. No part of the read is available before
@@ -79,7 +79,7 @@ struct Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.fetches.iter().for_each(|fetch| self.data.end(fetch, Came::Failed));
+        self.fetches.iter().for_each(|fetch| self.data.end(fetch, Fetched::Failed));
     }
 }
 
@@ -126,7 +126,7 @@ async fn bring(fetcher: &Fetcher, ranges: &[Range<u64>]) {
 }
 
 /// Reads parts from the origin, verifies their version, and stores them.
-async fn read(fetcher: &Fetcher, (parts, bytes, asked): (&[Range<u64>], usize, Instant)) -> Result<Came> {
+async fn read(fetcher: &Fetcher, (parts, bytes, asked): (&[Range<u64>], usize, Instant)) -> Result<Fetched> {
     let Fetcher { cache, data, from, .. } = fetcher;
     let (mut into, mut buffers) = (Sink::new(), Vec::new());
     for part in parts {

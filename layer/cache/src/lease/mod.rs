@@ -309,7 +309,7 @@ impl Lease {
         if !was_lost && matches!(block_on(self.confirm(false)), Ok(None)) {
             block_on(self.root.remove(LEASE_NAME.as_bytes()));
         }
-        end.is_done();
+        end.set_done();
     }
 }
 
@@ -406,7 +406,7 @@ impl End {
         state.0
     }
 
-    fn is_done(&self) {
+    fn set_done(&self) {
         lock(&self.state).1 = true;
         self.changed.notify_all();
     }

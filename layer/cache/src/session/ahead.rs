@@ -303,7 +303,7 @@ impl View {
         }
         let came = async {
             for fetch in &begun {
-                fetch.came().await;
+                fetch.outcome().await;
             }
         };
         let may_read = async {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::data::{Came, Fetch};
+use crate::data::{Fetch, Fetched};
 
 /// Fetches in progress, in order.
 #[derive(Default)]
@@ -19,7 +19,7 @@ impl Coming {
     pub(super) async fn until_at_most(&mut self, bytes: u64) -> bool {
         while self.0.iter().map(|fetch| fetch.bytes()).sum::<u64>() > bytes {
             let Some(first) = self.0.pop_front() else { break };
-            if first.came().await != Came::Here {
+            if first.outcome().await != Fetched::Cached {
                 return false;
             }
         }

@@ -135,7 +135,7 @@ impl View {
         let wanted = data.want(range, &Ahead::NONE, 0);
         Fetcher::new(self.cache(), object, data, &origin).start(&wanted.own);
         for fetch in wanted.own.iter().chain(&wanted.theirs) {
-            self.cx.interrupt.unless_raised(fetch.came()).await?;
+            self.cx.interrupt.unless_raised(fetch.outcome()).await?;
         }
         if data.is_here(range) { Ok(()) } else { Err(Error::NotFound) }
     }

@@ -10,7 +10,7 @@ use tombolo_mem::Sink;
 
 use super::coming::Coming;
 use super::view::View;
-use crate::data::{Came, Data};
+use crate::data::{Data, Fetched};
 use crate::fetcher::Fetcher;
 use crate::object::Object;
 use crate::openings::Opening;
@@ -128,10 +128,10 @@ impl View {
             };
             let was_here = data.is_here(&range);
             let came = self.bring(file, &opening, &data, &range).await?;
-            if came == Came::Unkept {
+            if came == Fetched::NotStored {
                 return self.pass_on(file, offset, into).await;
             }
-            if came == Came::Here {
+            if came == Fetched::Cached {
                 let count = (range.end - range.start) as usize;
                 let mut wanted = into.clone();
                 wanted.truncate(count);
@@ -166,7 +166,7 @@ impl View {
         opening: &Arc<Opening>,
         data: &Arc<Data>,
         range: &Range<u64>,
-    ) -> Result<Came> {
+    ) -> Result<Fetched> {
         let size = data.version().size;
         let whole = if size <= WHOLE_BYTES { 0..size } else { range.clone() };
         let options = self.cache().options_of(&opening.object);
@@ -174,7 +174,7 @@ impl View {
         let wants_all = wants_all(options, data);
         data.take_zeros(&whole, &ahead);
         if data.is_here(&whole) && data.has_ahead(&ahead) && !wants_all {
-            return Ok(Came::Here);
+            return Ok(Fetched::Cached);
         }
         let origin = self.origin_file(file).await?;
         let ahead = if options.ahead_bytes_max > 0 { around(data, range, ahead) } else { ahead };
@@ -187,20 +187,20 @@ impl View {
             fetcher.start(fetches);
         }
         for fetch in &wanted.own {
-            match self.cx.interrupt.unless_raised(fetch.came()).await? {
-                Came::Here => {}
-                Came::Failed => return Err(fetch.error()),
+            match self.cx.interrupt.unless_raised(fetch.outcome()).await? {
+                Fetched::Cached => {}
+                Fetched::Failed => return Err(fetch.error()),
                 other => return Ok(other),
             }
         }
         for fetch in &wanted.theirs {
             // The failed fetch may have been of a user without permission, so this reader retries.
-            match self.cx.interrupt.unless_raised(fetch.came()).await? {
-                Came::Here | Came::Failed => {}
+            match self.cx.interrupt.unless_raised(fetch.outcome()).await? {
+                Fetched::Cached | Fetched::Failed => {}
                 other => return Ok(other),
             }
         }
-        Ok(if data.is_here(range) { Came::Here } else { Came::Changed })
+        Ok(if data.is_here(range) { Fetched::Cached } else { Fetched::Changed })
     }
 }
 
