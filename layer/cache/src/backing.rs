@@ -1,8 +1,8 @@
 //! Reads that bypass the cache (FUSE passthrough).
 //!
-//! All blocks of a file were verified before it is read in this way, and its data file is not written any
-//! more. The cache is not consulted for each read, so an opening's guarantees must hold by themselves: the
-//! contents stay readable, and a newer version is another file of another node.
+//! All blocks of a file are verified before its data file is passed to the kernel, and the data file is not
+//! written any more. The cache is not consulted for each read, so two guarantees hold without it: the
+//! contents stay readable ([`Held`]), and a newer version of the file is another object with another node.
 
 use std::sync::Arc;
 
@@ -19,12 +19,13 @@ use crate::store::Hold;
 pub(crate) struct Held {
     data: Arc<Data>,
     _hold: Hold,
-    /// The object, which stays in memory: if it were reloaded, the hold would be unknown.
+    /// The object, which must stay in memory: if it were loaded again, its `held` would be empty.
     _object: Arc<Object>,
 }
 
 impl Object {
-    /// Holds the present version, if all of it is cached and verified and the file is not being written.
+    /// Holds the present version, or returns the hold of it that exists already. Returns `None` if not all of
+    /// the version is cached and verified, or the file is being written.
     fn hold(self: &Arc<Self>, options: &Options) -> Option<Arc<Held>> {
         let mut state = self.state();
         let held = state.held.upgrade();

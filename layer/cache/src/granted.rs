@@ -1,8 +1,8 @@
 //! A lease of the tree granted by the origin's server, which recalls it before any other client changes
 //! something ([`Contract::Lease`]).
 //!
-//! While the lease is held, state fetched since the grant is current. The server counts the term from a later
-//! time and by a clock of its own, so the cache leaves the last fraction of the term unused.
+//! While the lease is held, state fetched since the grant is current. The cache counts the term from its own
+//! request, so earlier than the server does, and leaves the last fraction unused, as the clocks may differ.
 //!
 //! [`Contract::Lease`]: crate::Contract::Lease
 
@@ -19,7 +19,7 @@ use tombolo_sys::boot_time;
 
 use crate::origin::Origin;
 
-/// Divisor of a term that gives its unused fraction, for clock drift.
+/// Divisor of a term that gives its unused fraction, for clocks that differ in rate.
 const MARGIN_PART: u32 = 20;
 
 /// Pause after a failed request.
@@ -31,7 +31,7 @@ const GIVE_BACK_MAX: Duration = Duration::from_secs(3);
 /// Validity of the current lease, if any.
 #[derive(Debug)]
 pub(crate) struct Term {
-    /// Start from which the times `since_ns` and `lost_ns` are counted.
+    /// Time from which `since_ns` and `lost_ns` are counted.
     began: Instant,
     /// Time of the grant: state requested before is not covered.
     since_ns: AtomicU64,
@@ -101,6 +101,7 @@ pub(crate) struct Keeper {
     kept: Arc<Kept>,
 }
 
+/// State shared by the keeper and its thread.
 struct Kept {
     origin: Arc<Origin>,
     term: Arc<Term>,
@@ -109,6 +110,7 @@ struct Kept {
     complaints: RateLimit,
 }
 
+/// Progress of the keeper's end, and the lease that must be returned then.
 #[derive(Default)]
 struct End {
     is_wanted: bool,
@@ -175,7 +177,7 @@ impl Drop for Keeper {
     }
 }
 
-/// The server's answer, and the end of the term.
+/// The server's answer, and the end of the term in nanoseconds of CLOCK_BOOTTIME.
 type Asked = Result<(LeaseAnswer, u64)>;
 
 /// Returns `true` if the origin has refused leases.

@@ -1,5 +1,6 @@
-//! Bandwidth-delay product of the connection to the origin, measured by recent fetches: so many bytes in
-//! flight keep the connection busy, and more would only delay other requests.
+//! Bandwidth-delay product of the connection to the origin, measured by recent fetches. That many bytes in
+//! flight keep the connection busy; more would only delay other requests. Read-ahead and prefetches ask
+//! [`Line`] how much to request.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -37,10 +38,10 @@ pub(crate) struct Sent {
     before_bytes: u64,
 }
 
-/// Initial window, in bytes: one READ of the maximum size. Twice the measured product is added to it.
+/// Part of the window that does not depend on the measurement, in bytes: one READ of the maximum size.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
 
-/// Background bytes in flight before the first measurement. Fast connections soon show their rate.
+/// Maximum of background bytes in flight before the first measurement, which takes only a few fetches.
 const UNKNOWN_BYTES: u64 = WINDOW_BYTES_MIN / 2;
 
 /// Minimum length of a measuring period while bytes are in flight; and number of periods of which the highest

@@ -1,4 +1,7 @@
-//! Cached state of one file of the origin.
+//! Cached state of one object: attributes, names, permissions and data, and when they were requested.
+//!
+//! Answers may arrive in another order than the origin gave them, and overlap local changes. Each is stored
+//! with the time of its request (`asked`) and discarded if it may be older than the cached state.
 
 use std::cmp::Ordering;
 use std::sync::atomic::Ordering::Relaxed;
@@ -35,7 +38,7 @@ pub(crate) struct Object {
     /// Cache rule that applies to the object.
     pub place: Place,
     shared: Arc<Shared>,
-    /// `true` if the object was used since the last query of this flag.
+    /// `true` if the object was used since the last call of [`Object::was_used`].
     is_used: AtomicBool,
     /// Time of the object's last use, in milliseconds since the start of the cache; 0 if there was none.
     used_at: AtomicU64,
@@ -47,7 +50,9 @@ pub(crate) struct Object {
 /// Cached state of an object.
 #[derive(Debug)]
 pub(crate) struct State {
+    /// Validity of the lease granted by the origin's server; shared by all objects.
     pub term: Arc<Term>,
+    /// Node of the origin's session, with one look-up.
     node: Option<NodeId>,
     /// Last measured memory usage, in bytes.
     weight_bytes: usize,
@@ -57,16 +62,16 @@ pub(crate) struct State {
     /// Time of the request for `attr`, or of a later one whose answer confirmed them, the time of access
     /// aside. `None` if `attr` are from the index or must be revalidated.
     pub asked: Option<Instant>,
-    /// Time before which requests have late answers, because a later answer is cached, or a local change was
-    /// made since. `None` if no answer is late.
+    /// Time such that the answer to an earlier request is late: a later answer is cached, or a local change
+    /// was made since. `None` if no answer is late.
     pub latest: Option<Instant>,
-    /// Arrival of the last answer stored. Requests made before it may be performed in any order.
+    /// Arrival of the last answer stored. A request made before may have been performed after its request.
     pub came: Option<Instant>,
     /// End of the last local change: answers to requests made before it are not used for names.
     pub changed: Option<Instant>,
     /// Last observed change of mode, owner or time of change, which may have changed permissions.
     turned: Option<Turned>,
-    /// `true` if others may have changed the object since the last reply, whatever the contract.
+    /// `true` if others may have changed the object since the origin's last answer, whatever the contract.
     pub is_suspect: bool,
     /// Directory in which the origin last reported the object.
     pub parent: Option<ObjectId>,
@@ -74,7 +79,7 @@ pub(crate) struct State {
     pub link: Option<Arc<[u8]>>,
     /// Names in a directory.
     pub names: NamesOfObject,
-    /// Boundary between the names that are cached and the others, if there are too many.
+    /// Boundary between the cached names and the others, if the directory has too many names to cache all.
     pub unkept: Option<Box<Unkept>>,
     /// Pending request for the directory's attributes, on behalf of look-ups of absent names.
     pub looked_at_again: Option<Arc<Promise<()>>>,
@@ -82,15 +87,16 @@ pub(crate) struct State {
     pub growing: Option<(Instant, Arc<Promise<()>>)>,
     /// Time of the first request of the last successful listing, which also brought the entries' attributes.
     pub listed: Option<Instant>,
-    /// Size in bytes of a prefetched listing that was not used yet; 0 if it was no guess.
+    /// Size in bytes of a prefetched listing that was not used yet; 0 if a client's open or look-up caused
+    /// it.
     pub unused_listing: Option<u64>,
     /// Data of a regular file, from their first use until they are evicted or another version is found.
     pub data: Option<Arc<Data>>,
     /// Sidecar's entry for the file, perhaps for another version.
     pub advice: Option<Arc<Advice>>,
     pub rights: Rights,
-    /// Period in which the data or names are very recent: another change in the same tick of the origin's
-    /// clock would leave no trace.
+    /// Period in which the data or names are too recent: another change in the same tick of the origin's
+    /// clock would not show in the times.
     pub recency: Option<Recency>,
     /// `true` if there are changes to write to the store.
     pub is_dirty: bool,
@@ -116,7 +122,7 @@ struct Turned {
     came: Instant,
 }
 
-/// Period in which another change might leave no trace.
+/// Period in which another change might not show in the object's times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recency {
     /// Arrival of the newest of the data or names.
@@ -209,8 +215,8 @@ impl Object {
         self.state().node
     }
 
-    /// Sets the node of the origin's session, with one look-up, which is released with the object or when
-    /// this is called again.
+    /// Sets the node of the origin's session, with one look-up. The look-up is released when the object is
+    /// dropped or gets another node.
     pub(crate) fn set_node(&self, node: Option<NodeId>) {
         let before = std::mem::replace(&mut self.state().node, node);
         self.shared.has_node(before, node);
@@ -230,7 +236,7 @@ impl Object {
         used_at > 0 && u128::from(self.shared.age_ms().saturating_sub(used_at)) < time.as_millis()
     }
 
-    /// Returns `true` if the object was used since the last call.
+    /// Returns `true` if the object was used since the last call, and clears the flag.
     pub(crate) fn was_used(&self) -> bool {
         self.is_used.swap(false, Relaxed)
     }
@@ -304,9 +310,9 @@ impl Object {
         true
     }
 
-    /// Records that the origin confirmed the cached version in answer to a request made at `asked`. State
-    /// that arrived before and is too recent to rely on is dropped, unless no other client makes changes
-    /// (*immutable*, *exclusive*).
+    /// Records that the origin confirmed the cached version in answer to a request made at `asked`. Names and
+    /// data that arrived before `asked`, and are too recent to show another change, are dropped, unless no
+    /// other client makes changes (*immutable*, *exclusive*).
     pub(crate) fn settle(&self, asked: Instant, contract: Contract) {
         let mut state = self.state();
         if !contract.tells_changes() && state.recency.is_some_and(|recency| asked > recency.came) {
@@ -314,8 +320,9 @@ impl Object {
         }
     }
 
-    /// Marks the names of a directory that only this cache changes for writing, if they are no longer recent.
-    /// Returns `true` if they are to be written now; fails with the remaining time if they are too recent.
+    /// Marks a directory's names to be written to the index, if they were recent and are not any more. Only
+    /// for a directory that no other client changes. Returns `true` if they are to be written now; fails with
+    /// the remaining time if they are still too recent.
     pub(crate) fn ripen(&self, now: Instant) -> Result<bool, Duration> {
         let mut state = self.state();
         let Some(recency) = state.recency else { return Ok(false) };
@@ -330,14 +337,16 @@ impl Object {
         }
     }
 
-    /// Marks the attributes for revalidation, under all contracts but *immutable*.
+    /// Marks the attributes for revalidation, under all contracts but *immutable*. Answers to requests made
+    /// before are not used.
     pub(crate) fn doubt(&self) {
         let mut state = self.state();
         state.asked = None;
         state.changed_here();
     }
 
-    /// Marks the object for revalidation, as others may have changed it.
+    /// Marks the object for revalidation, as others may have changed it, and drops its permissions and recent
+    /// names and data.
     pub(crate) fn doubt_all(&self) {
         self.doubt();
         let mut state = self.state();
@@ -526,7 +535,7 @@ impl State {
         self.turned = Some(Turned { asked: now, came: now });
     }
 
-    /// Returns `true` if mode and owner equal those of these attributes.
+    /// Returns `true` if mode, owner and group are those of `attr`, so that cached permissions stay valid.
     fn goes_by_rights_of(&self, attr: &Attr) -> bool {
         (self.attr.mode, self.attr.uid, self.attr.gid) == (attr.mode, attr.uid, attr.gid)
     }
@@ -537,9 +546,10 @@ impl State {
         !self.names.changes.is_empty() || self.changed.is_some_and(|changed| changed > asked)
     }
 
-    /// Returns `true` if the origin reports the cached version; for a directory, with the cached names. Under
-    /// *exclusive*, a changed time of change alone means another name or mode of the directory itself, as
-    /// name changes also set its modification time.
+    /// Returns `true` if `told`, reported by the origin, is the cached version; of a directory, a version
+    /// with the cached names. Under *exclusive* a directory of which only the time of change differs has
+    /// them: it was renamed or its mode changed, as a change of its names would also set the modification
+    /// time.
     pub(crate) fn is_version(&self, told: &WeakAttr, contract: Contract) -> bool {
         let is_only_ours = contract == Contract::Exclusive && !self.is_suspect;
         let may_be_renamed = is_only_ours && self.attr.file_type == FileType::Directory;

@@ -1,4 +1,5 @@
-//! Table of the objects in memory; the others are in the store.
+//! Table of the objects in memory; other objects are loaded from the store when they are used. Unused objects
+//! are evicted from memory when the objects exceed their limit.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -20,7 +21,7 @@ use crate::store::{ObjectId, Store};
 /// Objects by number and by the origin's handle.
 pub(crate) struct Objects {
     tables: Mutex<Tables>,
-    /// Locked while a handle gets an object, so that none gets two.
+    /// Locked while a handle gets an object, so that no handle gets two objects.
     first: Mutex<()>,
     left: Mutex<Left>,
     /// Number of removals of unused rows so far: if it has changed, rows read meanwhile may be outdated.
@@ -41,7 +42,8 @@ struct Tables {
     hasher: RandomState,
 }
 
-/// Last local changes of objects that have left memory: answers to earlier requests are not believed.
+/// Times of the last local changes of objects that have left memory: answers to requests made before are not
+/// used when the object is loaded again.
 #[derive(Default)]
 struct Left {
     hasher: RandomState,
@@ -119,7 +121,8 @@ impl Objects {
         }
     }
 
-    /// Removes an object and its row. Returns `false` if it is the root, in use or `is_wanted`.
+    /// Removes an object and its row. Returns `false`, and changes nothing, if it is the root or in use, or
+    /// `is_wanted` returns `true`.
     pub(crate) fn remove_unused(
         &self,
         store: &Store,
@@ -177,8 +180,8 @@ impl Objects {
         Ok(object)
     }
 
-    /// Returns the object of a handle that is not in memory, or that is another file's now. Serialised, so
-    /// that a handle never gets two numbers.
+    /// Returns the object of a handle that has none in memory, or that the origin now uses for another file
+    /// than before. Serialised, so that a handle never gets two numbers.
     fn met_first(
         &self,
         store: &Store,
@@ -259,8 +262,8 @@ impl Objects {
         all.iter().for_each(|object| object.doubt_all());
     }
 
-    /// Evicts unused objects when all objects take too much memory or have too many nodes of the origin's.
-    /// Eviction returns an object's node to the origin, so objects in use stay.
+    /// Evicts unused objects from memory when all objects together take too much of it, or have too many
+    /// nodes of the origin's session. The node of an evicted object is released.
     fn make_room(&self) {
         let (shared, most) = (&self.shared, self.memory_bytes);
         self.keep_below(&self.bytes_max, most, || shared.bytes(), Object::weight_bytes);
@@ -269,7 +272,7 @@ impl Objects {
     }
 
     /// Evicts unused objects once the sum `taken`, to which each object contributes `part`, exceeds
-    /// `looked_for_at`, if possible down to three quarters of `most`.
+    /// `looked_for_at`: until the sum is three quarters of `most`, or no object is unused.
     fn keep_below(
         &self,
         looked_for_at: &AtomicUsize,

@@ -103,7 +103,7 @@ impl Openings {
         opening.filter(|opening| node_of(opening.object.id) == file.node).ok_or(Error::BadOpen)
     }
 
-    /// Returns an opening that has these flags; fails with `BadOpen` for others.
+    /// Returns an opening; fails with `BadOpen` if there is none, or it lacks a flag of `purpose`.
     pub(crate) fn made_for(&self, file: File, purpose: OpenFlags) -> Result<Arc<Opening>> {
         self.of(file).and_then(|opening| {
             if opening.flags.contains(purpose) { Ok(opening) } else { Err(Error::BadOpen) }

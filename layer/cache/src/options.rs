@@ -34,9 +34,10 @@ impl Contract {
 /// Extent of the prefetch of directories and small files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefetch {
-    /// No such prefetch.
+    /// No prefetch of directories and small files.
     Off,
-    /// Directories of a walk, and small files of directories in which a client reads one after another.
+    /// Directories ahead of a client that lists one after another (a walk), and small files of a directory in
+    /// which a client reads one after another.
     #[default]
     Walk,
     /// All names below a directory at its first use, and the small files next to the first one that is read.
@@ -69,7 +70,8 @@ pub struct Options {
     pub read_only: bool,
     /// Limits of the thread pool for blocking disk I/O.
     pub pool: ThreadPoolLimits,
-    /// This host's clock. Lifetimes do not depend on it; it only tells recent changes from older ones.
+    /// This host's clock. It only helps to tell recent changes from older ones; lifetimes do not depend on
+    /// it.
     pub wall_clock: fn() -> SystemTime,
 }
 

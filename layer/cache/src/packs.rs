@@ -19,7 +19,8 @@ use crate::fetcher::Fetcher;
 /// all of it has arrived.
 const PACK_BYTES: u64 = 256 << 10;
 
-/// Thresholds of incompressibility: after this many bytes of a file, more than this percentage remained.
+/// Thresholds beyond which data hardly compress: the bytes of a file read compressed so far, and the
+/// percentage of them that was transferred.
 const DENSE_BYTES: u64 = 1 << 20;
 const DENSE_PERCENT: u64 = 90;
 
@@ -55,7 +56,7 @@ pub(crate) fn are_worth_it(cache: &Cache, data: &Data) -> bool {
         && cache.origin.fs.packing().is_some()
 }
 
-/// Starts fetches of a file as combined reads. Parts that these do not bring are fetched singly.
+/// Starts fetches of a file as combined reads. Parts that a combined read does not bring are fetched singly.
 pub(crate) fn start(fetcher: &Fetcher, fetches: impl Iterator<Item = Arc<Fetch>>) {
     for fetches in groups(fetches) {
         let fetcher = fetcher.clone();
@@ -71,7 +72,7 @@ pub(crate) fn start(fetcher: &Fetcher, fetches: impl Iterator<Item = Arc<Fetch>>
     }
 }
 
-/// Combined fetches. Those not taken out to be started singly fail on drop, as readers wait for them.
+/// Fetches of one combined read. A fetch still in the group when it is dropped fails, as readers wait for it.
 struct Group {
     data: Arc<Data>,
     fetches: Vec<Arc<Fetch>>,

@@ -1,4 +1,4 @@
-//! Prediction of reads: sequential, or at equal distances.
+//! Prediction of an opening's next reads: sequential, or at equal distances (strides).
 
 use std::ops::Range;
 
@@ -10,9 +10,10 @@ pub(crate) struct ReadAhead {
     /// Start of the sequential run, and the bytes read in it.
     began: u64,
     read_bytes: u64,
+    /// Number of bytes to fetch ahead of a read.
     window_bytes: u64,
-    /// Offset of the last read, its distance from the one before, and how often in a row that distance
-    /// recurred.
+    /// Start of the last read, its distance from the start of the read before, and the number of times that
+    /// the distance has recurred without a break.
     last: u64,
     stride: u64,
     strides: u32,
@@ -39,7 +40,8 @@ pub(crate) enum Order {
 /// Initial window of a sequential reader, in bytes. Each further read doubles the window.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
 
-/// Maximum distance of a sequential read from the expected offset: a kernel's read-ahead is out of order.
+/// Maximum distance of a sequential read from the expected offset. A kernel sends its read-ahead out of
+/// order.
 const SLACK_BYTES: u64 = 1 << 20;
 
 /// Maximum number of concurrent reads that overtake each other, under [`Order::Strict`].
@@ -77,7 +79,7 @@ impl ReadAhead {
         }
     }
 
-    /// Returns the ranges to fetch ahead of a read of `range`.
+    /// Returns the ranges to fetch ahead of a read of `range`, which was recorded by [`ReadAhead::reads`].
     pub(crate) fn of(&self, range: &Range<u64>, file_end: u64) -> Ahead {
         let len = range.end - range.start;
         if self.strides > 0 && self.next == range.end {

@@ -35,7 +35,8 @@ impl Recorder {
         Self(Mutex::new(State { out, read: HashMap::new(), lines_left: LINES_MAX }))
     }
 
-    /// Records a read, unless its whole range was recorded before.
+    /// Writes a line for a read, unless its whole range was recorded before, a maximum is reached, or the
+    /// file's path is not known.
     pub(crate) fn note(&self, cache: &Cache, object: &Object, range: Range<u64>) {
         let size = object.state().version().size;
         let range = range.start..range.end.min(size);

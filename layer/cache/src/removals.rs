@@ -1,4 +1,5 @@
-//! Removals, through this cache, of names whose targets were uncertain.
+//! Removals, through this cache, of names whose targets were uncertain: each file may have one link less than
+//! its cached attributes say.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -8,8 +9,8 @@ use tombolo_core::lock;
 
 use crate::options::Contract;
 
-/// Time of the last removal of a name whose target was uncertain: any file may have lost that name. Where no
-/// client of the origin but this cache creates names, only a file with several names is concerned.
+/// Time of the last removal of a name whose target was uncertain. Any file may have lost that name; where all
+/// changes are made through this cache, only a file with several names, as one with a single name is known.
 #[derive(Debug, Default)]
 pub(crate) struct UnknownRemoval(Mutex<Option<Instant>>);
 
@@ -19,7 +20,8 @@ impl UnknownRemoval {
         *lock(&self.0) = Some(Instant::now());
     }
 
-    /// Returns `true` if attributes requested at `asked` may count a name too many.
+    /// Returns `true` if the number of links in `attr`, requested at `asked`, may be too high by the removed
+    /// name.
     pub(crate) fn concerns(&self, attr: &Attr, asked: Option<Instant>, contract: Contract) -> bool {
         let has_others = attr.nlink > 1 || !contract.tells_changes();
         let may_have = has_others && attr.file_type != FileType::Directory && contract != Contract::Immutable;

@@ -24,7 +24,7 @@ pub(crate) struct Rights(Vec<Right>);
 #[derive(Debug)]
 struct Right {
     user: Identity,
-    /// Permissions that the answer concerns; and the granted ones of them.
+    /// Permissions that the answer concerns; and the granted ones among them.
     known: AccessMask,
     allowed: AccessMask,
     /// Ctime of the file with which the answer is valid; a change of mode or owner changes the ctime.

@@ -54,12 +54,12 @@ impl Policy {
         all_are(&self.default, &self.rules, |options| options.read_only)
     }
 
-    /// Returns `true` if any options are of *exclusive*.
+    /// Returns `true` if any files have the contract *exclusive*.
     pub fn is_exclusive(&self) -> bool {
         !all_are(&self.default, &self.rules, |options| options.contract != Contract::Exclusive)
     }
 
-    /// Returns `true` if any options are of *lease*.
+    /// Returns `true` if any files have the contract *lease*.
     pub fn is_leased(&self) -> bool {
         !all_are(&self.default, &self.rules, |options| options.contract != Contract::Lease)
     }
@@ -134,8 +134,8 @@ fn all_are(default: &Options, rules: &[Rule], is: impl Fn(&Options) -> bool) -> 
     is(default) && rules.iter().all(|rule| is(&rule.options))
 }
 
-/// Returns the first rule that matches a name, or the path that ends with this name; [`UNKNOWN`] if that
-/// depends on an unknown path, [`NONE`] if no rule matches.
+/// Returns the number (as in [`Place`]) of the first rule that matches a name, or the path that ends with
+/// this name; [`UNKNOWN`] if that depends on an unknown path, [`NONE`] if no rule matches.
 fn rule_for(rules: &[Rule], name: &[u8], path: impl FnOnce() -> Option<Vec<u8>>) -> u32 {
     let name = CString::new(name).unwrap_or_default();
     let is_of_paths = rules.iter().any(|rule| rule.pattern.is_of_paths());
@@ -171,7 +171,7 @@ impl Place {
     }
 }
 
-/// Maximum depth of directories whose path is determined.
+/// Maximum depth of directories whose path is determined, which bounds the recursion.
 const DEPTH_MAX: usize = 256;
 
 impl Cache {
@@ -185,7 +185,7 @@ impl Cache {
         self.held_policy.is_read_only()
     }
 
-    /// Returns the options of an object. Must not be called with its state locked.
+    /// Returns the options of an object. Must not be called with its state locked, which it may lock itself.
     pub(crate) fn options_of(&self, object: &Object) -> &Options {
         let policy = if object.is_unanswered() { &self.unheld_policy } else { self.policy() };
         if policy.rules.is_empty() {

@@ -1,4 +1,5 @@
-//! Order in which a walk visits directories: depth first, each in the order of its listing.
+//! Queue of the directories to prefetch, in the order in which a walk visits them: depth first, and the
+//! subdirectories of one directory in the order of its listing.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -10,16 +11,18 @@ use crate::store::ObjectId;
 #[derive(Debug)]
 pub(crate) struct WalkOrder<T> {
     queue: BTreeMap<Place, (ObjectId, T)>,
-    /// Places of all directories added, also of those taken out, as subdirectories follow from them.
+    /// Places of all directories added, also of those taken out: places of their subdirectories begin with
+    /// them.
     places: HashMap<ObjectId, Place>,
+    /// Number of walks begun.
     beginnings: u32,
 }
 
-/// Path of a directory from the beginning of a walk: the beginning, then for each step the index among the
-/// subdirectories added.
+/// Position of a directory in a walk: the number of the walk, counted down so that the latest one is first,
+/// then for each directory on the path from the walk's first one its index among the subdirectories added.
 type Place = Arc<[u32]>;
 
-/// Maximum depth of a place; below it a directory counts as the beginning of another walk.
+/// Maximum length of a place; a directory at a greater depth counts as the beginning of another walk.
 const DEPTH_MAX: usize = 64;
 
 /// Maximum number of places; beyond that, those of taken directories are dropped.
@@ -40,8 +43,8 @@ impl<T> WalkOrder<T> {
         self.queue.is_empty()
     }
 
-    /// Adds the new subdirectories of a directory, in order. They precede all others if the directory is
-    /// unknown, because a walk is in it now.
+    /// Adds the subdirectories `below` of a directory, except those added before. If `dir` itself was not
+    /// added before, they precede all others: a client has begun a walk in `dir`.
     pub(crate) fn add_below(&mut self, dir: ObjectId, below: impl Iterator<Item = (ObjectId, T)>) {
         let known = self.places.get(&dir).filter(|place| place.len() < DEPTH_MAX).cloned();
         let above = known.unwrap_or_else(|| self.beginning());

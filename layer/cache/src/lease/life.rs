@@ -25,7 +25,7 @@ pub struct Life {
 pub(super) enum Known {
     Dead,
     Living,
-    /// Unknown: the process runs or ran elsewhere.
+    /// Unknown: the process runs or ran on another machine or in another PID namespace.
     Nothing,
 }
 
@@ -50,10 +50,11 @@ impl Life {
         Self { place: place.unwrap_or_default(), ..self }
     }
 
-    /// Checks whether a process with this number, and the same cache directory or a copy of it, is alive. A
-    /// process with this same directory is dead, as this process has locked it.
+    /// Checks whether the process with number `process` and life `other`, whose cache directory is this
+    /// process's or a copy of it, is alive. If it is this process's, the other process is dead, as this one
+    /// has locked the directory.
     pub(super) fn knows(&self, process: &str, other: &Self, is_same_host: bool) -> Known {
-        // Earlier versions record no boot id: their process counts as an ended one of this directory.
+        // A process of an earlier version, which records no boot id, counts as ended.
         if self.boot.is_empty() || other.boot.is_empty() {
             return Known::Dead;
         }

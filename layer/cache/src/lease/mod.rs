@@ -34,13 +34,15 @@ use taking::Taking;
 /// Name of the lease file in the root of the tree.
 pub const LEASE_NAME: &str = ".tombolo-lease";
 
-/// Periods without a renewal after which the holder stops relying on the lease.
+/// Periods without a renewal after which the holder stops relying on the lease, well before others may take
+/// it over: clocks may differ in rate, and a renewal in progress may be late.
 const HELD_PERIODS: u32 = 6;
 
 /// Periods without a renewal after which others may take over the lease.
 pub(super) const STALE_PERIODS: u32 = 9;
 
-/// Delay after a takeover before the lease is relied on, in tenths of a period.
+/// Delay after a takeover before the lease is relied on, in tenths of a period. A living former holder renews
+/// within one period, and notices the takeover then.
 const SETTLE_TENTHS: u32 = 15;
 
 /// Maximum time that the end of a cache waits for the lease to be returned.
@@ -135,15 +137,18 @@ pub(crate) struct Lease {
     own: Holder,
     period: Duration,
     lasts: bool,
+    /// Handle of the lease file; `None` until it was created.
     handle: Mutex<Option<PersistentHandle>>,
+    /// [`HELD`], [`RUN_OUT`] or [`LOST`].
     state: AtomicU8,
     /// Start of the last successful renewal, or of the acquisition.
     renewed: Mutex<Instant>,
+    /// `true` while a renewal is in progress.
     is_asking: AtomicBool,
     /// `true` if the lease file could not be created yet.
     is_missing: AtomicBool,
-    /// Time of a takeover after the start, from which the lease is relied on only once it was confirmed
-    /// again.
+    /// Time of a takeover after the start of the cache. The lease is relied on only once it was confirmed
+    /// again after [`Lease::settle_time`].
     settling: Mutex<Option<Instant>>,
     complaints: RateLimit,
     /// Function to call on changes of the state, and before the first acquisition by a cache that began
@@ -179,8 +184,8 @@ impl Lease {
         has_changed
     }
 
-    /// Acquires the lease if it is still missing, otherwise updates the times of the lease file if that is
-    /// still this cache's.
+    /// Acquires the lease if its file could not be created yet. Otherwise updates the times of the lease
+    /// file, or records the loss of the lease if the file is not this cache's any more.
     async fn renew(&self) {
         if self.is_missing.load(Ordering::Acquire) {
             return self.take_late().await;
@@ -259,8 +264,9 @@ impl Lease {
         self.period * SETTLE_TENTHS / 10
     }
 
-    /// Checks that the lease file is this cache's, and with `renews` sets its times. Returns `None` if it is,
-    /// otherwise the present holder, as far as it is readable.
+    /// Checks that the lease file is this cache's, and with `renews` sets its times. Returns `None` if it is
+    /// this cache's, otherwise the present holder; an empty holder if the file is missing or was just
+    /// replaced.
     async fn confirm(&self, renews: bool) -> Result<Option<Holder>, Error> {
         let Some(found) = self.root.find(LEASE_NAME.as_bytes()).await? else {
             return Ok(Some(Holder::default()));
@@ -389,7 +395,7 @@ impl Drop for Keeper {
     }
 }
 
-/// End of the renewing thread: whether it is requested, and whether it is reached.
+/// End of the renewing thread: two flags, `true` if the end is requested and `true` if it is reached.
 #[derive(Default)]
 struct End {
     state: Mutex<(bool, bool)>,

@@ -10,7 +10,7 @@ use super::holder::Holder;
 use super::life::Known;
 use super::{LEASE_NAME, LeaseError, STALE_PERIODS};
 
-/// Maximum number of attempts at a lease that appears and disappears.
+/// Maximum number of attempts if the lease file exists when it is to be created, but not when it is read.
 const TRIES_MAX: usize = 8;
 
 /// An attempt to acquire a lease.
@@ -25,10 +25,12 @@ pub(super) struct Taking<'a> {
 /// A lease file that was created, or that an earlier process left and this one has renewed.
 pub(super) struct Taken {
     pub handle: PersistentHandle,
+    /// `true` if another cache held the lease, which may not have noticed the takeover yet.
     pub is_from_another: bool,
 }
 
 impl Taking<'_> {
+    /// Creates the lease file, or replaces an existing one if [`Taking::replace`] allows that.
     pub(super) async fn take(&self) -> Result<Taken, LeaseError> {
         let (name, text) = (LEASE_NAME.as_bytes(), self.own.text(self.period));
         for _ in 0..TRIES_MAX {
@@ -50,7 +52,7 @@ impl Taking<'_> {
     }
 
     /// Replaces the lease file if an earlier process of this cache left it, if it is outdated and its process
-    /// not known to be alive, or in any case with `takes`. Otherwise fails with [`LeaseError::Held`].
+    /// is not known to be alive, or always with `takes`. Otherwise fails with [`LeaseError::Held`].
     async fn replace(&self, found: &Found<'_>, holder: &Holder, text: &str) -> Result<Taken, LeaseError> {
         let known = self.known(holder);
         let is_own = known == Some(Known::Dead);

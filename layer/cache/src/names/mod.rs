@@ -1,4 +1,7 @@
 //! Cached names of a directory: those looked up, or all of them.
+//!
+//! Each name has a position (`place`), a number that listings use as cookie and that is never used again for
+//! another name of the directory. [`Names`] also records what changes while a listing is in progress.
 
 mod listed;
 mod of_object;
@@ -27,22 +30,24 @@ pub(crate) struct Target {
 /// Cached names of a directory, by position and by name.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// Present names, and those of which a drop has made the target unknown. A name that stays, or is found
-    /// again after a drop, keeps its position, so that listings continue correctly.
+    /// Present names, and names whose target became unknown in [`Names::drop_all`]. A name that stays, or is
+    /// found again later, keeps its position, so that listings in progress continue correctly.
     table: Table,
     /// Names known to be absent, while not all names are cached.
     absent: HashSet<Box<[u8]>>,
+    /// Position of the next new name.
     next_place: u64,
     /// `true` if all names of the directory are cached.
     is_complete: bool,
-    /// `true` if the names are of a listing concurrent with a change of the directory: they are returned to
-    /// readers in the middle of a listing, but not looked up.
+    /// `true` if the names were listed while the directory changed: they are returned to readers in the
+    /// middle of a listing, but not used for look-ups.
     is_passing: bool,
     /// `true` while a listing is returned as it arrives: later entries get later positions.
     is_growing: bool,
     /// Incremented whenever names are dropped, so that answers to earlier requests are discarded.
     epoch: u64,
-    /// Parts to write: `true` if all stored parts are obsolete; and the numbers of the parts changed since.
+    /// Parts to write to the database: `true` if all parts stored in it are obsolete; and the numbers of the
+    /// parts changed since.
     drops_parts: bool,
     dirty_parts: BTreeSet<u64>,
     /// Number of listings in progress; and names learned individually since the first of them began.
@@ -56,7 +61,8 @@ pub(crate) struct Names {
 pub(crate) struct ListingMark {
     epoch: u64,
     learnt: usize,
-    /// `true` if later entries get positions after all that a reader can have seen.
+    /// `true` if the listing's names can be returned as they arrive: each gets a position after all positions
+    /// that a reader can have seen.
     pub can_grow: bool,
 }
 
@@ -73,7 +79,7 @@ pub(crate) enum Known {
 pub(crate) const DOT: u64 = 1;
 pub(crate) const DOT_DOT: u64 = 2;
 
-/// Number of positions stored as one part.
+/// Number of positions stored as one part, a row of the database: a change rewrites only its part.
 const PART_PLACES: u64 = 1024;
 
 /// A part to store, with its number; `None` if it has no names any more.
@@ -280,7 +286,7 @@ impl Names {
         self.is_growing = false;
     }
 
-    /// Drops the positions of names whose targets are unknown.
+    /// Drops the names whose targets are unknown, with their positions.
     pub(crate) fn drop_unknown(&mut self) {
         self.table.drop_unknown();
     }
@@ -290,6 +296,7 @@ impl Names {
         self.table.find(name).filter(|(_, target)| target.is_some()).map(|(place, _)| place)
     }
 
+    /// Stores the names of a complete listing, and removes all others.
     pub(crate) fn set_all(&mut self, listed: &Listed) {
         self.table.begin_listing();
         listed.iter().for_each(|(name, target)| self.put(name, target));

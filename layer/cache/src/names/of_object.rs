@@ -1,4 +1,4 @@
-//! The names of an object: most objects have none, and no memory for them.
+//! Names of an object, without memory for objects that have none, such as files.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::LazyLock;
@@ -9,6 +9,7 @@ use super::Names;
 #[derive(Debug, Default)]
 pub(crate) struct NamesOfObject(Option<Box<Names>>);
 
+/// The names of an object for which none were allocated.
 static NONE: LazyLock<Names> = LazyLock::new(Names::default);
 
 impl NamesOfObject {

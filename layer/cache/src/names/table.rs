@@ -40,8 +40,9 @@ const _: () = assert!(size_of::<Slot>() == 24);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    /// Target known, but not confirmed yet by the listing being stored.
     Known,
-    /// Target known, and confirmed by the last or current listing, or set since.
+    /// Target known, and confirmed by the listing stored last or now, or set since.
     Listed,
     /// Target unknown; the position is reserved for when the name returns.
     Unknown,
@@ -112,13 +113,13 @@ impl Table {
         Some(place)
     }
 
-    /// Begins a full listing, which has not confirmed any name yet.
+    /// Begins to store a full listing, which has not confirmed any name yet.
     pub(super) fn begin_listing(&mut self) {
         let listed = self.slots.iter_mut().filter(|slot| slot.state == State::Listed);
         listed.for_each(|slot| slot.state = State::Known);
     }
 
-    /// Ends a listing: removes names that it has not found. Returns their positions.
+    /// Ends the storing of a full listing: removes the names that the listing lacks. Returns their positions.
     pub(super) fn end_listing(&mut self) -> Vec<u64> {
         self.remove_all(|state| matches!(state, State::Known | State::Unknown))
     }

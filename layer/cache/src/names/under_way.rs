@@ -1,5 +1,5 @@
-//! Name changes of a directory in progress at the origin. The order of two overlapping changes of one name is
-//! unknown.
+//! Name changes of a directory in progress at the origin. If two changes of one name overlap, their order is
+//! unknown, so the cache must not rely on either result.
 
 use tombolo_core::fs::NameBuf;
 
