@@ -124,7 +124,7 @@ impl Cache {
     }
 
     /// Stores names of a directory by `learn`, which returns `false` if it has changed nothing. Names of a
-    /// version too recent to show another change are written to the index only once that would show.
+    /// version too recent to show another change are not written to the index yet.
     pub(crate) fn learned(&self, dir: &Arc<Object>, learn: impl FnOnce(&mut State) -> bool) {
         // `is_alone_at` locks the object's state, so it is called before `dir.state()`.
         let is_alone = self.is_alone_at(dir);

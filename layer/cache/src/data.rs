@@ -126,7 +126,6 @@ impl Data {
         }
     }
 
-    /// Returns the memory in use, in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.file.heap_bytes()
     }
@@ -159,7 +158,6 @@ impl Data {
         true
     }
 
-    /// Marks the data as prefetched on a guess.
     pub(crate) fn set_guessed(&self) {
         self.guessed.store(true, Ordering::Relaxed);
     }

@@ -45,7 +45,6 @@ const PLACES_MAX: usize = 1 << 18;
 pub(crate) type Hashed = Vec<(u64, usize, Digest)>;
 
 impl DedupIndex {
-    /// Returns `true` if no block is indexed.
     pub(crate) fn is_empty(&self) -> bool {
         lock(&self.places).is_empty()
     }

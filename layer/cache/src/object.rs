@@ -65,7 +65,8 @@ pub(crate) struct State {
     /// Time such that the answer to an earlier request is late: a later answer is cached, or a local change
     /// was made since. `None` if no answer is late.
     pub latest: Option<Instant>,
-    /// Arrival of the last answer stored. A request made before may have been performed after its request.
+    /// Arrival of the last answer stored. The order in which the origin performed its request and another one
+    /// made before this time is unknown.
     pub came: Option<Instant>,
     /// End of the last local change: answers to requests made before it are not used for names.
     pub changed: Option<Instant>,
@@ -87,8 +88,7 @@ pub(crate) struct State {
     pub growing: Option<(Instant, Arc<Promise<()>>)>,
     /// Time of the first request of the last successful listing, which also brought the entries' attributes.
     pub listed: Option<Instant>,
-    /// Size in bytes of a prefetched listing that was not used yet; 0 if a client's open or look-up caused
-    /// it.
+    /// Size in bytes of a prefetched listing that was not used yet; 0 if it is no guess (`walk`).
     pub unused_listing: Option<u64>,
     /// Data of a regular file, from their first use until they are evicted or another version is found.
     pub data: Option<Arc<Data>>,
@@ -205,12 +205,10 @@ impl Object {
         state.weight_bytes = weight_bytes;
     }
 
-    /// Returns the object's last measured memory usage.
     pub(crate) fn weight_bytes(&self) -> usize {
         self.state().weight_bytes
     }
 
-    /// Returns the node of the origin's session, if there is one.
     pub(crate) fn node(&self) -> Option<NodeId> {
         self.state().node
     }
@@ -246,7 +244,6 @@ impl Object {
         self.is_unanswered.store(true, Relaxed);
     }
 
-    /// Returns `true` if the origin may still perform an unanswered write.
     pub(crate) fn is_unanswered(&self) -> bool {
         self.is_unanswered.load(Relaxed)
     }

@@ -9,8 +9,8 @@ use tombolo_core::lock;
 
 use crate::options::Contract;
 
-/// Time of the last removal of a name whose target was uncertain. Any file may have lost that name; where all
-/// changes are made through this cache, only a file with several names, as one with a single name is known.
+/// Time of the last removal of a name whose target was uncertain: any file may have lost that name. Where no
+/// client of the origin but this cache creates names, only a file with several names is concerned.
 #[derive(Debug, Default)]
 pub(crate) struct UnknownRemoval(Mutex<Option<Instant>>);
 

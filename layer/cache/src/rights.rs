@@ -87,12 +87,10 @@ impl Rights {
         (believed && applies).then(|| right.allowed.contains(mask))
     }
 
-    /// Returns the memory in use, in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.0.capacity() * size_of::<Right>()
     }
 
-    /// Returns the rows to store.
     pub(crate) fn rows(&self) -> Vec<RightRow> {
         self.0.iter().map(|right| (right.user.clone(), right.known, right.allowed, right.ctime)).collect()
     }

@@ -175,12 +175,10 @@ impl Place {
 const DEPTH_MAX: usize = 256;
 
 impl Cache {
-    /// Returns `true` if sessions can be notified of all changes.
     pub(crate) fn tells_changes(&self) -> bool {
         self.held_policy.tells_changes()
     }
 
-    /// Returns `true` if all files are read-only.
     pub(crate) fn is_read_only(&self) -> bool {
         self.held_policy.is_read_only()
     }

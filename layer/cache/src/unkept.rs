@@ -1,8 +1,9 @@
 //! Directories with more names than are cached: the first names are listed from the cache, the others by the
 //! origin, a page at a time.
 //!
-//! A reader may continue after any cached name it was given. Uncached names have positions beyond all others,
-//! each used once; for the positions assigned last, the origin's continuations are remembered.
+//! A reader may continue after any cached name it was given. An uncached name gets a new position each time
+//! that it is returned, beyond those of cached names. For the positions assigned last, the cache remembers
+//! the origin's cookie after the name ([`Continuation`]).
 
 use std::collections::VecDeque;
 
@@ -63,8 +64,8 @@ impl Unkept {
 impl State {
     /// Records that names from this cookie on are not cached.
     pub(crate) fn set_unkept(&mut self, from: Cookie) {
-        // Names without a known target are dropped: cached again later at its old position, such a name would
-        // be in neither part.
+        // Names without a known target are dropped. Cached again later at its old position, such a name would
+        // neither be listed after the boundary nor, to a reader already past the position, before it.
         self.names.drop_unknown();
         let (epoch, last_kept) = (self.names.epoch(), self.names.next_place() - 1);
         // Positions already given stay valid, so that their readers can continue.
@@ -73,7 +74,8 @@ impl State {
         self.unkept = Some(Box::new(Unkept { epoch, last_kept, from, next, given }));
     }
 
-    /// Returns `true` if only the first names are cached, or none, and the origin lists the others.
+    /// Returns `true` if there is a boundary: only the first names, or none, are listed from the cache, and
+    /// the others by the origin.
     pub(crate) fn has_unkept(&self) -> bool {
         let epoch = self.names.epoch();
         !self.names.is_complete() && self.unkept.as_ref().is_some_and(|unkept| unkept.epoch == epoch)

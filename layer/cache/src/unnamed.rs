@@ -1,8 +1,9 @@
-//! Files that have lost a name through this cache: one without a name is retained while something holds it.
+//! Files that have lost a name through this cache. A file without any name is retained while something holds
+//! it, and its state is dropped then.
 //!
-//! Holders of a file are openings, look-ups of sessions, links in progress, and others' descriptors of the
-//! file's data. Under *exclusive* the cache mostly knows whether a file has another name; otherwise a
-//! background worker queries the origin once nothing holds the file.
+//! Holders of a file are openings, look-ups of sessions, links in progress, and descriptors of the file's
+//! data lent to other processes. Under *exclusive* the cache mostly knows whether a file has another name;
+//! otherwise a background worker queries the origin once nothing holds the file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +37,7 @@ struct State {
     /// Unheld files to be queried at the origin.
     to_ask: VecDeque<ObjectId>,
     is_asking: bool,
-    /// Last of the files examined in turn, whose holds may have ended without notice.
+    /// Number of the file examined last by [`Unnamed::some`].
     looked_at: ObjectId,
 }
 
@@ -74,7 +75,8 @@ impl Unnamed {
         self.waiting.store(state.lost.len(), Ordering::Relaxed);
     }
 
-    /// Removes a file that has a name again, is dropped, or is queried. Returns the names left to it.
+    /// Removes a file that has got a name again, is dropped, or is about to be queried at the origin. Returns
+    /// the names left to it.
     pub(crate) fn remove(&self, id: ObjectId) -> Option<Names> {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return None;

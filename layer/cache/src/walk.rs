@@ -1,10 +1,11 @@
-//! Prefetch of directories: when a walk goes on from a directory to one below it, the other subdirectories of
-//! both are listed ahead. A directory is listed after two look-ups in it, and its siblings once two of them
-//! have had two look-ups each. A program that looks into a single directory triggers nothing else. The window
-//! of unused listings grows while the predictions are right.
+//! Prefetch of directories. When a client lists a directory and then one below it, as a walk does, the other
+//! subdirectories of both are listed ahead. A directory is listed after two look-ups in it, and all its
+//! siblings once two of them have had two look-ups each. A program that looks into a single directory
+//! triggers nothing else. The window, the maximum of bytes listed ahead and unused, grows while the
+//! predictions are right.
 //!
 //! A tree that is prefetched as a whole is listed without a window, but only a few directories at a time
-//! until a caller walks, so that callers' requests do not wait.
+//! until a caller uses one of the listings, so that callers' requests do not wait.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -41,6 +42,7 @@ struct State {
     used_bytes: u64,
     /// Moving average of the bytes of a listing.
     lately_bytes: u64,
+    /// Time of a caller's last access; and number of workers.
     last: Option<Instant>,
     workers: usize,
 }
@@ -58,12 +60,12 @@ pub(crate) enum LookedIn {
     AfterAnother,
 }
 
-/// Bounds of the maximum number of listings in flight; and their total size in between: the bandwidth-delay
-/// product of 100 Mbit/s and 80 ms, so that a caller's request does not queue for long.
+/// Bounds of the maximum number of listings in flight. Between them, the number is such that the total size
+/// is `IN_FLIGHT_BYTES`: the bandwidth-delay product of 100 Mbit/s and 80 ms, so that requests queue briefly.
 const WORKERS: (usize, usize) = (16, 128);
 const IN_FLIGHT_BYTES: u64 = 1 << 20;
 
-/// Maximum length of the queue. Beyond that, the walk itself requests listings.
+/// Maximum length of the queue. Directories beyond it are listed when the client comes to them.
 const QUEUE_MAX: usize = 1024;
 
 /// Maximum length of the queue if a whole tree is wanted.
@@ -221,8 +223,8 @@ impl Walk {
         state.unused_bytes = state.unused_bytes.saturating_sub(MISS_BYTES);
     }
 
-    /// Records that a walk opens a directory not listed ahead, and writes off some wrong guesses. Returns the
-    /// number of workers to start.
+    /// Records that a caller has opened a directory before it was listed ahead, and writes off some wrong
+    /// guesses. Returns the number of workers to start.
     #[must_use]
     pub(crate) fn came_first(&self) -> usize {
         let mut state = lock(&self.0);

@@ -1,11 +1,11 @@
 //! Local writes to a file under *exclusive*: only the written parts become invalid.
 //!
-//! From the start of a write, its part is read from the origin; the remainder stays valid. Once no write or
-//! opening for writing is left and the new version is known, the parts are fetched again. The whole file is
-//! invalid until the last opening for writing ends if parts are not enough: for example if a write fails, the
-//! size changes, an append's offset is known only to the origin, or others read the data by descriptors of
-//! their own. If the origin may still perform an unanswered write, the file is treated as changed by others
-//! for as long as the cache runs.
+//! From the start of a write, the written part is read from the origin; the remainder stays valid. Once no
+//! write or opening for writing is left and the new version is known, written parts are cached again on use.
+//! If parts do not suffice, the whole file is invalid until the last opening for writing ends: for example if
+//! a write fails, the size changes, only the origin knows the offset of an append, or other processes read
+//! the data by their own descriptors. After a write without an answer, which the origin may still perform,
+//! the file is treated for as long as the cache runs as if other clients changed it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -126,8 +126,8 @@ impl State {
     }
 
     /// Assigns the new version to the data, and drops the written parts, once no write or opening for writing
-    /// is left and the attributes are newer. Drops all data if the size has changed. Does nothing while a
-    /// part is being fetched, whose data may be older.
+    /// is left and the attributes were requested after the last. Drops all data if the size has changed. Does
+    /// nothing while a written part is being fetched, as the fetched data may be older.
     fn settle_written(&mut self) {
         let Written::Parts(parts) = &self.written else { return };
         let version = self.version();
@@ -159,7 +159,7 @@ impl State {
         {
             return false;
         }
-        // The database does not record written parts, so these data must end with the process.
+        // The database does not record written parts, so a later process must not use these data.
         data.set_written();
         if let Written::Nothing = self.written {
             self.written = Written::Parts(Extents::default());

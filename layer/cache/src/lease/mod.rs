@@ -34,8 +34,8 @@ use taking::Taking;
 /// Name of the lease file in the root of the tree.
 pub const LEASE_NAME: &str = ".tombolo-lease";
 
-/// Periods without a renewal after which the holder stops relying on the lease, well before others may take
-/// it over: clocks may differ in rate, and a renewal in progress may be late.
+/// Periods without a renewal after which the holder stops relying on the lease, by its own clock: fewer than
+/// [`STALE_PERIODS`], which others measure by the origin's clock.
 const HELD_PERIODS: u32 = 6;
 
 /// Periods without a renewal after which others may take over the lease.

@@ -36,7 +36,6 @@ impl Listed {
         self.entries.len()
     }
 
-    /// Returns the total length of the names.
     pub(crate) fn names_bytes(&self) -> usize {
         self.bytes.len()
     }

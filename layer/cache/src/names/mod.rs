@@ -339,7 +339,6 @@ impl Names {
         self.is_complete = is_complete;
     }
 
-    /// Returns the memory in use, in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.table.heap_bytes() + self.absent.capacity() * ABSENT_BYTES
     }

@@ -13,7 +13,6 @@ pub(crate) struct NamesOfObject(Option<Box<Names>>);
 static NONE: LazyLock<Names> = LazyLock::new(Names::default);
 
 impl NamesOfObject {
-    /// Returns the memory in use, in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.0.as_ref().map_or(0, |names| names.heap_bytes())
     }

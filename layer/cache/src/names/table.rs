@@ -54,12 +54,10 @@ enum State {
 const REMOVED_MIN: usize = 64;
 
 impl Table {
-    /// Returns the number of names without a known target.
     pub(super) fn unknown(&self) -> usize {
         self.unknown
     }
 
-    /// Returns the memory in use, in bytes.
     pub(super) fn heap_bytes(&self) -> usize {
         let of_index = self.index.capacity() * (size_of::<u32>() + 1) * 8 / 7;
         self.bytes.capacity() + self.slots.capacity() * size_of::<Slot>() + of_index
@@ -124,7 +122,6 @@ impl Table {
         self.remove_all(|state| matches!(state, State::Known | State::Unknown))
     }
 
-    /// Removes the names whose targets are unknown.
     pub(super) fn drop_unknown(&mut self) {
         self.remove_all(|state| state == State::Unknown);
     }

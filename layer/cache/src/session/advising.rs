@@ -25,7 +25,8 @@ const FIRST_BYTES: u64 = 64 << 10;
 const TABLE_BYTES_MAX: u64 = 4 << 20;
 
 impl View {
-    /// Applies the sidecar next to a large file, if there is one. Each opening searches for it once.
+    /// Applies the sidecar in the directory of a file that is larger than [`WHOLE_BYTES`], if there is one.
+    /// Each opening searches for it once; other reads of the opening wait for the search.
     pub(super) async fn advise(&self, opening: &Opening) -> Result<()> {
         let object = &opening.object;
         let is_large = object.state().version().size > WHOLE_BYTES;

@@ -1,4 +1,5 @@
-//! Background prefetch: directories of a walk, and small neighbours of files read.
+//! Background prefetch: directories of a walk, and small neighbours of files read. `walk` and `files_ahead`
+//! decide what to fetch; the tasks of this module fetch it.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -27,7 +28,8 @@ use crate::walk::LookedIn;
 /// Maximum size of a directory that is listed because of look-ups in it, in bytes as reported by the origin.
 const LISTED_BYTES_MAX: u64 = 1 << 20;
 
-/// Maximum size of a directory that is listed when a path leads through it, as fast as a few look-ups.
+/// Maximum size of a directory that is listed when a path leads through it: so small that the listing takes
+/// as long as a few look-ups.
 const SMALL_BYTES_MAX: u64 = 4096;
 
 /// Maximum size of a directory that is listed at its open, and whose listing is awaited by look-ups and
@@ -56,9 +58,9 @@ impl View {
         self.go_through(dir);
     }
 
-    /// Records a look-up of a name that was not cached, or was listed ahead. A repeated one lists the
-    /// directory if it is not large; if a sibling had one before, all siblings are queued. Returns `true` if
-    /// this directory is being listed for the look-up.
+    /// Records a look-up of a name that was not cached, or was in a prefetched listing. Lists the directory if
+    /// its size and [`LookedIn`] make that worth it; in a walk, queues siblings and subdirectories too. Returns
+    /// `true` if the directory is being listed.
     pub(super) fn note_look_up(&self, dir: &Arc<Object>) -> bool {
         let cache = self.cache();
         let prefetch = cache.options_of(dir).prefetch;
@@ -93,7 +95,7 @@ impl View {
         begins
     }
 
-    /// Records the use of names that were listed ahead: the guess was right, and the walk continues.
+    /// Records the first use of a prefetched listing of `bytes`: the guess was right, and the walk continues.
     pub(super) fn used_listing(&self, dir: &Arc<Object>, bytes: u64) {
         self.cache().counters.listing_used_bytes.add(bytes);
         let workers = self.cache().walk.used(bytes);
@@ -222,7 +224,8 @@ impl View {
         begins
     }
 
-    /// Lists a directory ahead, and queries the user's permissions for it at the same time.
+    /// Lists a directory ahead, and queries the user's permissions for it at the same time. With `is_guess`
+    /// the listing counts as unused in the window of the walk.
     async fn list_ahead(&self, dir: &Arc<Object>, is_guess: bool) -> Result<()> {
         let is_full = self.cache().store.is_index_nearly_full();
         let options = self.cache().options_of(dir);

@@ -133,8 +133,8 @@ impl View {
         self.cache().keep(dir);
     }
 
-    /// Derives an owner's permissions from the mode. A successful create or chmod shows that the origin
-    /// treats this user as the owner.
+    /// Derives the user's permissions from the mode, if the user owns the object. A successful create or
+    /// chmod shows that the origin treats the user as the owner.
     pub(super) fn is_its_owner_s(&self, object: &Arc<Object>, asked: Instant) {
         if object.state().attr.uid == self.cx.identity.uid {
             self.has_rights_of(&self.cx.identity, object, asked);
@@ -251,7 +251,8 @@ impl View {
         }
     }
 
-    /// Handles a failed change in a directory, whose cached names may be wrong now.
+    /// Marks a directory for revalidation after a failed change in it, which may have been made all the same.
+    /// Returns the error.
     pub(super) fn dir_failed(&self, dir: &Object, error: Error) -> Error {
         in_doubt(dir, &error);
         if matches!(error, Error::Stale) { self.cache().failed(dir, error) } else { error }
@@ -270,8 +271,8 @@ impl View {
         {
             let mut state = dir.state();
             let is_only_ours = contract == Contract::Exclusive && !state.is_suspect;
-            // Within one tick of the origin's clock, two states may look alike, so the order of two changes
-            // is unknown.
+            // Within one tick of the origin's clock, two states of the directory may have the same times, so
+            // the order of two changes is unknown.
             let is_late = state.latest.is_some_and(|latest| change.asked < latest);
             let ticked =
                 done.before.zip(done.after).is_some_and(|(before, after)| before.ctime != after.ctime);
@@ -309,7 +310,8 @@ impl View {
                 }
                 _ => {
                     state.changed();
-                    // Otherwise an earlier change that is answered later would be taken for the last.
+                    // With older attributes, an earlier change that is answered later would count as the
+                    // last.
                     if let Some(after) = done.after.filter(|after| after.ctime >= state.attr.ctime) {
                         state.set_attr(&after, change.asked);
                     }
@@ -322,7 +324,7 @@ impl View {
     }
 }
 
-/// A change of names in a directory, from its request until its reply is processed.
+/// A change of names in a directory, registered until it is dropped, after its reply was processed.
 pub(super) struct NameChange {
     pub dir: Arc<Object>,
     pub asked: Instant,
@@ -385,6 +387,7 @@ pub(super) fn may_be_made(error: &Error) -> bool {
     is_unanswered(error) || matches!(error, Error::Io { .. })
 }
 
+/// Marks a directory for revalidation after a change in it has failed with this error.
 pub(super) fn in_doubt(dir: &Object, error: &Error) {
     dir.doubt();
     // The change might not show in the directory's times, within one tick of the origin's clock.

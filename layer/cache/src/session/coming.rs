@@ -14,8 +14,8 @@ impl Coming {
         self.0.extend(fetches);
     }
 
-    /// Waits for the first fetches until at most this many bytes are pending. Returns `false` if one's data
-    /// are not cached.
+    /// Waits for the first fetches until at most this many bytes are pending. Returns `false` as soon as a
+    /// fetch has ended without its data being cached.
     pub(super) async fn until_at_most(&mut self, bytes: u64) -> bool {
         while self.0.iter().map(|fetch| fetch.bytes()).sum::<u64>() > bytes {
             let Some(first) = self.0.pop_front() else { break };

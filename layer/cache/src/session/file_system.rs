@@ -52,7 +52,6 @@ impl CachedFileSystem {
         }
     }
 
-    /// Returns `true` if a name is the lease file's, which is hidden from clients.
     fn hides(&self, dir: NodeId, name: Name<'_>) -> bool {
         id_of(dir).is_ok_and(|dir| self.0.cache.hides(dir, name.as_bytes()))
     }
@@ -182,7 +181,7 @@ impl FileSystem for CachedFileSystem {
             target: &[u8] = target.to_vec()) -> Made;
         mknod[parent / name](parent: NodeId, name: Name<'_> = name.to_owned(), file_type: FileType,
             mode: NewMode, rdev: Device) -> Made;
-        // Under a writable name the file would become writable.
+        // The file itself is checked too, as a read-only one would become writable under a writable name.
         link[node, parent / name](node: NodeId, parent: NodeId, name: Name<'_> = name.to_owned()) -> Made;
         unlink[parent / name](parent: NodeId, name: Name<'_> = name.to_owned()) -> Change;
         rmdir[parent / name](parent: NodeId, name: Name<'_> = name.to_owned()) -> Change;
@@ -269,7 +268,8 @@ impl FileSystem for CachedFileSystem {
         self.0.cache.origin.fs.syncfs(&self.view(cx).at_origin())
     }
 
-    /// Returns `None` if a contract lets others change the origin, as those changes go unnoticed.
+    /// Returns `None` if a contract lets other clients change the origin, as the cache is not notified of
+    /// that.
     fn changes(&self) -> Option<&dyn Changes> {
         self.0.tells_changes.then_some(self as &dyn Changes)
     }

@@ -49,7 +49,8 @@ impl View {
         });
     }
 
-    /// Requests the attributes of a directory, and drops its names if it has changed or they were too recent.
+    /// Requests the attributes of a directory. Drops its cached names if the directory has changed, or if
+    /// they were too recent to show another change.
     async fn fetch_settled(&self, dir: &Arc<Object>) -> Result<()> {
         let asked = Instant::now();
         self.cache().fetch_attr(&self.cx, dir).await?;
@@ -57,7 +58,8 @@ impl View {
         Ok(())
     }
 
-    /// Returns the cached entry of a name, valid for a look-up that began at `began`.
+    /// Returns the cached entry of a name for a look-up that began at `began`; `None` if the origin must be
+    /// queried.
     fn known_name(&self, dir: &Object, name: &[u8], began: Instant) -> Option<Result<Entry>> {
         if dir.file_type != FileType::Directory {
             return Some(Err(Error::NotDirectory));
@@ -123,7 +125,7 @@ impl View {
         is_absent && self.may(dir, AccessMask::EXECUTE) == Some(true)
     }
 
-    /// Validates a directory's names anew by its attributes, with one request for all waiting look-ups.
+    /// Revalidates a directory's names by its attributes, with one request for all waiting look-ups.
     async fn look_again(&self, dir: &Arc<Object>, began: Instant) -> Result<()> {
         loop {
             let options = self.cache().options_of(dir);

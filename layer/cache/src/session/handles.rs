@@ -18,8 +18,8 @@ use crate::store::ObjectId;
 /// the kernel's.
 const KIND: i32 = 1 << 12;
 
-/// Multiplier of the next object number that gives the first position of names in a directory found again by
-/// its handle; and the maximum of that position: half of the lowest one of an uncached name.
+/// Factor of the next object number that gives the first position of names in a directory whose row was
+/// removed; and the maximum of that position, half of the lowest position of an uncached name (`unkept`).
 const PLACES_PER_ID: u64 = 1 << 8;
 const PLACE_MAX: u64 = 1 << 39;
 

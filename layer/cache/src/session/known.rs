@@ -1,5 +1,5 @@
-//! Nodes known to a session: it is notified only of changes of these and of the root, and they stay usable
-//! without a name.
+//! Nodes that a session knows by look-ups. The session is notified only of changes of these nodes and of the
+//! root; a file stays usable through its node after its last name was removed.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -20,8 +20,8 @@ use crate::read_ahead::Ahead;
 use crate::sharing::message::Ask;
 use crate::store::Lendable;
 
-/// Returns the requested data that can be lent: of that version, to a user whom the origin permits to read
-/// the file.
+/// Returns the parts of the requested range that are cached, if the file still has the requested version and
+/// the origin permits the requesting user to read the file.
 pub(crate) async fn lend(session: &Arc<Session>, ask: &Ask) -> Option<Lendable> {
     let cx = Ctx { identity: ask.user.clone(), ..Ctx::root(SESSION) };
     let view = View::new(session, &cx);
@@ -124,7 +124,7 @@ impl View {
         Ok(self.met(&entry, asked).await?.1)
     }
 
-    /// Requests a part of a file, and waits for it.
+    /// Fetches a part of a file, and waits for it. Fails with `NotFound` if it is not cached then.
     pub(super) async fn fetch_part(
         &self,
         object: &Arc<Object>,

@@ -88,7 +88,7 @@ impl View {
     pub(super) fn has_listing(&self, dir: &Object, cookie: Cookie, plus: bool) -> bool {
         let options = self.cache().options_of(dir);
         let state = dir.state();
-        // `true` if no names were cached because the index was full, and it has space again.
+        // `true` if no names were cached because the index was full, and the index has space now.
         let is_again = state.keeps_no_listing() && !self.cache().store.is_index_full();
         match cookie {
             Cookie::START if is_again => false,
@@ -98,7 +98,8 @@ impl View {
         }
     }
 
-    /// Lists a directory, querying the origin for names that are not cached.
+    /// Returns a page of a directory's names after `cookie`, querying the origin for names that are not
+    /// cached.
     pub(super) async fn readdir(self, file: File, mut cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
         let opening = self.session.openings.made_for(file, OpenFlags::DIRECTORY)?;
         let dir = &opening.object;

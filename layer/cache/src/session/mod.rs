@@ -43,7 +43,9 @@ pub(crate) struct Session {
     pub profile: Profile,
     /// Notices of changes by other sessions, once this one has subscribed.
     pub notices: Arc<NoticeQueue>,
+    /// Subscription to [`Cache::watchers`], at the first request for notices.
     pub watch: Once,
+    /// Nodes of which the client has look-ups.
     pub known: Known,
     /// `true` if the session can be notified of all changes.
     pub tells_changes: bool,

@@ -1,4 +1,5 @@
-//! Data offered by a layer above, which has sent them to the origin, so they need not be fetched again.
+//! Data offered by a layer above (write-back), which has just sent them to the origin: the cache stores them,
+//! so that they need not be fetched.
 
 use std::sync::Arc;
 
@@ -34,7 +35,8 @@ impl View {
         }
         let data = cache.data(object);
         let expected = data.expect(&(offset..offset.saturating_add(from.len() as u64)));
-        // Later writes drop these data, as they drop data being fetched.
+        // Writes from now on drop the offered data, as they drop data being fetched. An earlier one shows in
+        // the version.
         if !is_wanted() {
             return Ok(());
         }

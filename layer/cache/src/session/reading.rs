@@ -23,8 +23,9 @@ const TRIES_MAX: u32 = 16;
 /// Divisor of the cache's capacity that limits one reader's read-ahead.
 const AHEAD_PART: u64 = 8;
 
-/// Read-around for image memory: guest accesses cluster. A kernel's own read-around is as large, but here no
-/// reader waits for more than its page (docs/decisions/clones.md).
+/// Size of the aligned part of an image that is fetched around a small read, as guest accesses cluster. A
+/// kernel's read-around is as large, but with this one no reader waits for more than its page
+/// (docs/decisions/clones.md).
 const AROUND_BYTES: u64 = 128 << 10;
 
 /// Maximum size of a page access, including this host's read-around.
@@ -67,7 +68,7 @@ impl View {
     }
 
     /// Reads cached data from the page cache, without blocking where the file system supports that. Returns
-    /// `None` if not all are in it, or if the version is to be queried or read-ahead to be started first.
+    /// `None` if not all data are in the page cache, or if the version must be queried or read-ahead started.
     fn read_here(&self, opening: &Opening, offset: u64, into: &Sink) -> Result<Option<ReadDone>> {
         let options = self.cache().options_of(&opening.object);
         if opening.object.state().is_version_unknown(options) {
@@ -225,12 +226,13 @@ fn fetch_rest(fetcher: Fetcher) {
     });
 }
 
-/// Returns `true` for an access to a page of an image with a trace, which predicts better than read-ahead.
+/// Returns `true` for an access to a page of an image that has a trace: the trace predicts better than
+/// read-ahead.
 fn is_touch(data: &Data, range: &Range<u64>) -> bool {
     range.end - range.start <= TOUCH_BYTES && data.advice().is_some_and(|advice| advice.has_trace)
 }
 
-/// Returns the read-around of a random access to an image without a trace, otherwise `ahead`.
+/// Returns the read-around ([`AROUND_BYTES`]) of a random access to an image without a trace, else `ahead`.
 fn around(data: &Data, range: &Range<u64>, ahead: Ahead) -> Ahead {
     let is_image = data.advice().is_some_and(|advice| !advice.has_trace);
     let is_small = range.end - range.start <= AROUND_BYTES / 2;

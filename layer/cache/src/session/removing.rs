@@ -1,8 +1,8 @@
 //! Changes that remove a name: removals and renames.
 //!
-//! The file concerned loses a link or changes its time of change. The names known right before the change
-//! determine which file it is; if others changed the directory meanwhile, or answers overtook each other, it
-//! may be any file.
+//! The file whose name is removed or moved loses a link, or its ctime changes. The names cached right before
+//! the change show which file that is. If they are not known to be current, because another client changed
+//! the directory or answers overtook each other, it may be any file.
 
 use std::sync::Arc;
 
@@ -133,7 +133,7 @@ impl View {
         })
     }
 
-    /// Applies a rename to the cached names. Returns the targets right before it.
+    /// Applies a rename to the cached names. Returns the targets of both names right before the rename.
     fn enter_rename(&self, from: Place<'_>, to: Place<'_>, renamed: &Renamed, flags: RenameFlags) -> Moved {
         let moves = flags.is_empty() || flags == RenameFlags::NO_REPLACE;
         let mut sure = Moved::default();
@@ -246,8 +246,8 @@ impl View {
     }
 
     /// Returns [`Names::None`] if a file certainly has no name besides the removed one. `taken` is the target
-    /// of the removed name right before the change. Must be called before the file is marked for
-    /// revalidation.
+    /// of the removed name right before the change. Must be called before [`View::lost`], which invalidates
+    /// the number of links.
     fn names_left(&self, found: &Object, taken: Option<Known>) -> Names {
         let is_alone = self.cache().options_of(found).contract == Contract::Exclusive;
         let state = found.state();
@@ -259,8 +259,9 @@ impl View {
         }
     }
 
-    /// Marks the former targets of a name for revalidation: the one found before the change, and the one by
-    /// the names right before it. `may_be_any`: the target may be any other file, so all files are marked.
+    /// Marks the former targets of a name for revalidation: `found`, looked up before the request, and
+    /// `taken`, cached right before the change. With `may_be_any` the target may be another file, so all are
+    /// marked.
     fn lost(&self, found: Option<&Arc<Object>>, taken: Option<Known>, may_be_any: bool) {
         if let Some(object) = found {
             object.doubt();
@@ -273,7 +274,7 @@ impl View {
                     object.doubt();
                     self.tell([Notice::Attributes(node_of(object.id))]);
                 }
-                // Its row was removed, so the file may be known under another number.
+                // The row of the target was removed, so its file may be known under another number.
                 Err(_) => self.cache().objects.shared.removal.happened(),
             }
         }

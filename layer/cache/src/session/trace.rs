@@ -1,4 +1,4 @@
-//! The trace of an image: its recorded reads, prefetched in that order.
+//! Prefetch of an image's trace: the first reads of a clone, recorded in the sidecar, in their order.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,7 +23,7 @@ use crate::read_ahead::Ahead;
 const BATCH_BYTES: u64 = 256 << 10;
 const TRACE_PART: u64 = 2;
 
-/// Successive steps in one file, which may share a compressed read.
+/// Successive steps of a trace in one file, which may share a compressed read.
 struct Batch {
     file: u32,
     ranges: Vec<Range<u64>>,
@@ -59,7 +59,8 @@ fn batches(sidecar: &Sidecar, mut left_bytes: u64) -> impl Iterator<Item = Batch
     })
 }
 
-/// A file of a trace. The user that starts the prefetch opens it, and so must be allowed to read it.
+/// A file of a trace, and its opening at the origin once a part is missing. The file is opened as the user
+/// that started the prefetch, who must have the permission to read it.
 struct Traced {
     object: Arc<Object>,
     origin: Option<Arc<OriginFile>>,
@@ -104,7 +105,7 @@ impl View {
                 continue;
             };
             coming.add(begun);
-            // The origin fails to answer. A reader will see the error itself.
+            // A fetch has failed, so the others would probably fail too. A reader will see the error itself.
             if !coming.until_at_most(cache.line.trickle_bytes()).await {
                 return found(opened);
             }

@@ -29,7 +29,6 @@ impl View {
         &self.session.cache
     }
 
-    /// Returns the caller's context as passed to the origin.
     pub(super) fn at_origin(&self) -> Ctx {
         at_origin(&self.cx)
     }
@@ -47,7 +46,6 @@ impl View {
         }
     }
 
-    /// Returns the origin's node of an object.
     pub(super) async fn node(&self, object: &Arc<Object>) -> Result<NodeId> {
         self.cache().node(&self.cx, object).await
     }
@@ -77,7 +75,7 @@ impl View {
         Ok((shown, object))
     }
 
-    /// Returns `true` if the user has these permissions; `None` if that is not cached, or not valid any more.
+    /// Returns whether the user has these permissions; `None` if no valid answer is cached.
     pub(super) fn may(&self, object: &Object, mask: AccessMask) -> Option<bool> {
         match mask.is_empty() {
             true => Some(true),

@@ -1,4 +1,5 @@
-//! Data lent by the owner of another cache: a descriptor, and the extents present in it.
+//! Data lent by the owner of another cache: a descriptor of its data file, and the extents cached in that
+//! file.
 
 use std::fs::File;
 use std::ops::Range;
@@ -31,7 +32,7 @@ impl Borrowed {
         self.loan.holds()
     }
 
-    /// Returns the generation of the owner's data.
+    /// Returns the generation of the owner's data file ([`DataFile::generation`](crate::store::DataFile)).
     pub(super) fn generation(&self) -> u64 {
         self.loan.generation
     }

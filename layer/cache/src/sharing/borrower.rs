@@ -52,7 +52,8 @@ pub(crate) struct Borrower {
 struct Shared {
     path: PathBuf,
     volume: Volume,
-    /// Event that wakes the thread: on stop, and when a request is made while none is pending.
+    /// Event that wakes the thread: on stop, and when a request is made while no other one is pending, so
+    /// that the thread waits no longer than the request's timeout.
     wakeup: EventFd,
     is_stopping: AtomicBool,
     state: Mutex<State>,
@@ -74,6 +75,7 @@ struct State {
     lent: VecDeque<Weak<Data>>,
 }
 
+/// A request without an answer: its timeout, and the file's size and [`Ask::has`] to check the answer by.
 #[derive(Debug)]
 struct Pending {
     until: Instant,
@@ -214,7 +216,7 @@ impl Data {
         if is_new {
             *place = loan.map(super::Borrowed::new).map(Arc::new);
         }
-        // If neither, the descriptor to which the reply refers was returned meanwhile.
+        // If the descriptor is neither the present one nor new, it was returned meanwhile.
         let borrowed = place.as_ref().filter(|_| is_same || is_new);
         (borrowed.map_or(0, |borrowed| borrowed.add(&lent.extents)), is_new)
     }
@@ -262,8 +264,8 @@ impl Shared {
         Some(answer)
     }
 
-    /// Records data with a new descriptor, and gives the oldest data beyond the share of descriptors back to
-    /// the owner.
+    /// Records data with a new descriptor. If more are borrowed than the share of descriptors permits,
+    /// returns the oldest to the owner.
     fn note(&self, data: &Arc<Data>) {
         let mut state = lock(&self.state);
         state.lent.push_back(Arc::downgrade(data));
@@ -388,7 +390,7 @@ impl Shared {
         let pending = {
             let mut state = lock(&self.state);
             state.quiet = None;
-            // A descriptor for a request that has timed out is returned at once.
+            // If the request has timed out, the descriptor is returned to the owner at once, by dropping it.
             state.pending.remove(&lent.id)
         };
         let Some(Pending { size, has, answer, .. }) = pending else { return Some(()) };

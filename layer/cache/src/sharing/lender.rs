@@ -57,11 +57,13 @@ struct State {
     holds: HashMap<u64, Lending>,
 }
 
+/// A data file lent to one borrower.
 #[derive(Debug)]
 struct Lending {
     _hold: Hold,
     /// Number of descriptors sent and not returned.
     descriptors: u32,
+    /// Parts lent so far, for the counter of lent bytes.
     extents: Extents,
 }
 
@@ -223,7 +225,7 @@ impl Acceptor {
 
     fn close(&mut self, token: u64) {
         let Some(connection) = self.connections.remove(&token) else { return };
-        // A task may still own the socket, which would stay registered.
+        // A task that answers a request may keep the socket open, so it is removed from the epoll set.
         let _ = self.epoll.remove(&connection.socket);
         let _ = socket::shut_down(&connection.socket);
         let holds = {
@@ -253,7 +255,7 @@ impl Connection {
             return self.send(&Reply::Lent(lent), None);
         };
         (lent.generation, lent.extents) = (generation, lendable.extents);
-        // The descriptor is counted before the borrower can return it.
+        // The descriptor is counted before it is sent, as the borrower may return it at once.
         let new = Lending { _hold: lendable.hold, descriptors: 0, extents: Extents::default() };
         let lending = state.holds.entry(generation).or_insert(new);
         lending.descriptors += u32::from(!has_it);

@@ -57,7 +57,7 @@ pub(crate) enum Welcome {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lent {
     pub id: u64,
-    /// Number of the data file's version, never reused for another version or file.
+    /// Generation of the data file, never reused for another version or file.
     pub generation: u64,
     /// Cached, valid parts of the range, in order; empty if nothing is lent.
     pub extents: Vec<Range<u64>>,

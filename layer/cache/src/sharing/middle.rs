@@ -1,8 +1,9 @@
-//! An untrusted cache on the network, whose data are verified by the origin's digests.
+//! A site cache ([`Middle`]): an untrusted cache on the network, whose data are verified by the origin's
+//! digests.
 //!
 //! The origin determines a file's version and content; the site cache only saves bandwidth of the origin's
-//! connection. Requests to it must fail soon by themselves: no other limit bounds a reader's wait. On any
-//! failure the origin is read.
+//! connection. The connection to the site cache must have a timeout of its own, as nothing else bounds a
+//! reader's wait for it. On any failure the origin is read.
 
 use std::ops::Range;
 use std::sync::mpsc::{self, Sender};
@@ -28,7 +29,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 /// First and longest pause after data that failed verification.
 const PAUSES_OF_LIARS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
 
-/// Reads of fewer bytes go to the origin, as a digest would take as long.
+/// Length of a read below which the origin is read, as requesting a digest from it would take as long.
 const BYTES_MIN: u64 = 4096;
 
 /// A site cache: its connection, and the pauses after failures.
@@ -49,7 +50,7 @@ struct State {
 }
 
 impl Middle {
-    /// Starts connecting and waits up to this time, so that the first reads already use the cache.
+    /// Starts connecting and waits up to `first_wait`, so that the first reads already use the site cache.
     pub(crate) fn new(name: &str, connect: Connect, first_wait: Duration) -> Self {
         let middle = Self { name: name.to_owned(), connect: Arc::new(connect), state: Arc::default() };
         let (first, tried) = mpsc::channel();
@@ -154,7 +155,7 @@ impl Middle {
         state.is_connecting = begun.is_ok();
     }
 
-    /// Records a valid answer.
+    /// Records a valid answer: unless a pause is in progress, the next pause is again the shortest.
     fn answered(&self) {
         let mut state = lock(&self.state);
         // A reply to an earlier request does not end a pause.

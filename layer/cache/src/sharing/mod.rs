@@ -3,9 +3,9 @@
 //!
 //! Only data are borrowed; each proxy fetches names, attributes and permissions from the origin. The owner
 //! lends verified data of the requested version, on behalf of a user whom the origin permits to read the
-//! file, and does not evict data while they are lent, unless too much is. Its data files are never
-//! overwritten with another version nor truncated, so a descriptor stays valid even after the owner's end. On
-//! any failure the borrower reads from the origin.
+//! file. It does not evict lent data, unless most of its capacity is lent. Data files are never overwritten
+//! with another version nor truncated, so a lent descriptor stays valid even after the owner's end. On any
+//! failure the borrower reads from the origin.
 //!
 //! Caches of other hosts are untrusted (site caches): `middle`.
 //!

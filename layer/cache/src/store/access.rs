@@ -1,4 +1,4 @@
-//! Reading and clearing of files on the disk.
+//! Reading and zeroing of data files, and their errors.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use tombolo_sys::Errno;
 use tombolo_sys::ranges::{self, AllocateMode};
 use tombolo_sys::rw::{self, TransferFlags};
 
-/// Converts an error that prevents data from being stored.
+/// Converts an error of writing, so that the caller can tell a full disk from other failures.
 pub(super) fn not_kept(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::StorageFull => Error::NoSpace,

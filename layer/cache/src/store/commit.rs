@@ -1,4 +1,4 @@
-//! The committing thread: one transaction for all changes of a few hundredths of a second.
+//! The commit thread: writes the changes of a few hundredths of a second to the database in one transaction.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -26,11 +26,11 @@ pub(super) struct Queue {
 struct Pending {
     batch: Batch,
     ripening: Ripening,
-    /// Objects being written by the thread.
+    /// Objects of the batch that the thread is writing.
     objects_under_way: HashMap<ObjectId, Arc<Object>>,
     /// Objects whose rows the thread is removing.
     gone_under_way: HashSet<ObjectId>,
-    /// Numbers of batches begun so far, and of those done.
+    /// Number of batches that the thread has begun to write, and number of those that it has ended.
     begun: u64,
     done: u64,
     /// `true` if a caller waits, so the batch is written immediately.
@@ -217,7 +217,7 @@ impl Queue {
         pending.gone_under_way.clear();
         let written = std::mem::take(&mut pending.objects_under_way);
         drop(pending);
-        // The references are dropped first: after a flush, written objects must count as unused.
+        // The references are dropped before a flush is woken, as written objects must count as unused then.
         drop(written);
         let mut pending = lock(&self.pending);
         pending.done = pending.begun;
@@ -241,8 +241,8 @@ pub(super) fn start(
         let mut complained = None;
         while let Some(batch) = shared.queue.next(shared.options.commit_pause) {
             if let Err(error) = write(&writer, &batch) {
-                // All rows of an object are written next time, not only those changed since: missing ones
-                // would mean that there are none.
+                // All rows of an object are written next time, not only those changed since: a missing row
+                // would mean that its names or blocks are not cached.
                 batch.objects.values().for_each(|object| object.unwritten());
                 batch.data.values().for_each(|state| state.unwritten());
                 if batch.keeps_rows && !lock(&shared.queue.pending).is_closing {

@@ -1,7 +1,8 @@
 //! Data of one version of a file on the disk: a sparse file, and a checksum for each cached block.
 //!
 //! Blocks written by this process are trusted. A block of an earlier process is verified before its first
-//! use, and counts as missing if it is damaged.
+//! use, and counts as missing if it is damaged. Checksums are loaded and stored in chunks of
+//! [`CHUNK_BLOCKS`].
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File};
@@ -42,7 +43,7 @@ pub(super) struct State {
     blocks: Mutex<Blocks>,
     /// `true` if the data are outdated or evicted: the file is removed when the last reference is dropped.
     is_doomed: AtomicBool,
-    /// `true` if fetched too soon after a change to be reused after a restart, and so not recorded yet.
+    /// `true` if the data were fetched too soon after a change to be valid after a restart: not recorded yet.
     is_recent: AtomicBool,
     /// `true` if the data are never to be recorded in the database, so the file is removed at their last use.
     is_for_this_life: AtomicBool,
@@ -75,7 +76,7 @@ struct Blocks {
     kept_bytes: u64,
     /// Bytes of verified blocks.
     verified_bytes: u64,
-    /// `true` if the data are in the database, so that chunks that are not in memory may be there.
+    /// `true` if an earlier process has stored the data, so that chunks not in memory may be in the database.
     is_old: bool,
 }
 
@@ -93,7 +94,6 @@ impl DataFile {
         Self(state)
     }
 
-    /// Returns the memory in use, in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         let state = &*self.0;
         let blocks_max = state.version.size.div_ceil(state.block_bytes).min(CHUNK_BLOCKS) as usize;
@@ -101,7 +101,8 @@ impl DataFile {
         size_of::<State>() + state.path.capacity() + lock(&state.blocks).chunks.len() * of_chunk
     }
 
-    /// Returns the parts of a range, in whole blocks, that are neither cached nor, by `elsewhere`, borrowed.
+    /// Returns the parts of a range, in whole blocks, that are not cached and for which `elsewhere` is
+    /// `false`.
     pub(crate) fn missing(
         &self,
         range: Range<u64>,
@@ -227,7 +228,7 @@ impl DataFile {
         }
         for run in zeros.chunk_by(|one, next| one + 1 == *next) {
             let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
-            // An earlier process may have left data in the range, which were not verified and are cleared.
+            // The range is cleared, as an earlier process may have left data in it without a checksum.
             clear(&file, state.bytes_of(*first).start..state.bytes_of(*last).end)?;
         }
         let whole = checksum(&vec![0; state.block_bytes as usize]);
@@ -239,7 +240,6 @@ impl DataFile {
         })))
     }
 
-    /// Returns `true` if nothing is cached.
     pub(crate) fn is_empty(&self) -> bool {
         lock(&self.0.blocks).kept_bytes == 0
     }
@@ -454,8 +454,8 @@ impl State {
         !is_out.iter().any(|flag| flag.load(Ordering::Relaxed))
     }
 
-    /// Records that another change of the file would show now. Returns `true` if the data may be reused after
-    /// a restart.
+    /// Records that another change of the file would show in its times now. Returns `true` if the data may be
+    /// reused after a restart.
     pub(super) fn ripen(&self) -> bool {
         self.is_recent.store(false, Ordering::Relaxed);
         self.lasts()

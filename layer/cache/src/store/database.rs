@@ -153,7 +153,6 @@ impl Database {
         remove.execute(params![handle, number(id.0)]).map(drop)
     }
 
-    /// Returns `true` if the table of objects is empty.
     pub(super) fn is_empty(&self) -> Result<bool> {
         self.0.prepare_cached("select 1 from objects limit 1")?.exists([]).map(|any| !any)
     }
@@ -184,7 +183,6 @@ impl Database {
         self.0.execute_batch("pragma user_version = 1")
     }
 
-    /// Counts a table's rows.
     pub(super) fn count(&self, table: &str) -> Result<u64> {
         self.0
             .query_row(&format!("select count(*) from {table}"), [], |row| row.get::<_, i64>(0))

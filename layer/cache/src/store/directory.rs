@@ -1,4 +1,5 @@
-//! The cache directory: its owner, its origin and the allocation of object numbers.
+//! The cache directory: the lock of the process that owns it, the identity of its origin (file `cache`), and
+//! the allocation of object numbers (file `next-id`).
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -87,7 +88,9 @@ pub(super) struct Directory {
     pub path: PathBuf,
     /// Volume of the handles that this cache issues, chosen at random when the directory was created.
     pub volume: Volume,
+    /// Location of the origin.
     pub location: String,
+    /// The lock file, locked until it is closed.
     _owner: File,
 }
 
@@ -124,7 +127,7 @@ impl Directory {
                 let next = path.join("next-id");
                 replace(&next, next_id(FIRST_ID).as_bytes()).map_err(failed(&next))?;
                 replace(&about, text.as_bytes()).map_err(failed(&about))?;
-                // The directory's own name is synced too, as numbers must not be reused.
+                // The name of the directory is synced too: if it were lost, object numbers would be reused.
                 File::open(path.join("..")).and_then(|above| above.sync_all()).map_err(failed(path))?;
                 text
             }
@@ -192,7 +195,7 @@ fn read_next_id(text: &str) -> Option<u64> {
 fn random_start() -> io::Result<u64> {
     let mut bytes = [0; 8];
     random::fill(&mut bytes)?;
-    // The shift leaves numbers above it; the bit avoids those counted from the first.
+    // The shift leaves space for higher numbers; bit 40 exceeds all numbers counted from [`FIRST_ID`].
     Ok((u64::from_le_bytes(bytes) >> 2) | 1 << 40)
 }
 

@@ -29,13 +29,14 @@ struct Kept {
     /// Generation of the object's data.
     generation: u64,
     bytes: u64,
-    /// Count of uses, up to 3, reduced when the file is passed over.
+    /// Count of uses, up to 3, reduced each time that the file is at the head of its queue and spared.
     uses: u8,
     is_main: bool,
     holds: u32,
 }
 
-/// Divisor of the stored bytes that gives the small queue's share: beyond it, files leave that queue first.
+/// Divisor of the stored bytes that gives the small queue's share: from this size on, files leave the small
+/// queue first.
 const SMALL_PART: u64 = 10;
 
 impl Eviction {
@@ -52,7 +53,8 @@ impl Eviction {
         self.files.get(&id).map(|kept| kept.generation)
     }
 
-    /// Records that a file has grown by `bytes`, or is new and replaces that of an earlier generation.
+    /// Records that a file has grown by `bytes`. A new file replaces the object's file of an earlier
+    /// generation; a file of an earlier generation than the stored one is ignored.
     pub(super) fn add(&mut self, id: ObjectId, generation: u64, bytes: u64) {
         match self.generation(id) {
             Some(kept) if kept > generation => return,

@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::commit::OBJECTS_MAX;
 use super::{Shared, Store, part_of};
 
-/// Divisor of the capacity that gives the bound of the index; and that of the highest bound. If clients hold
-/// rows, the bound rises to the size of these and a quarter of the normal bound.
+/// Divisor of the capacity that gives the normal bound of the index; and divisor that gives the highest
+/// bound. If clients hold rows, the bound rises to the size of the held rows plus a quarter of the normal
+/// bound.
 const INDEX_PART: u64 = 4;
 const INDEX_HELD_PART: u64 = 2;
 
@@ -22,7 +23,7 @@ const INDEX_TRIMMED: (u64, u64) = (3, 4);
 /// Approximate size of a name in the index, with its object and handle.
 const NAME_BYTES: u64 = 320;
 
-/// Approximate size of the rows of a full queue and of as many rows being written.
+/// Approximate size of the rows of a full queue and of a full batch being written, in bytes.
 const QUEUE_BYTES_MAX: u64 = 2 * OBJECTS_MAX as u64 * NAME_BYTES;
 
 /// Bounds of the maximum number of cached names of a directory, which are in memory while in use.
@@ -49,7 +50,8 @@ impl Store {
         self.shared.options.index_pause
     }
 
-    /// Records, at the end of trimming, the size of the index if clients hold too much of it; otherwise 0.
+    /// Records, at the end of trimming, the size of the index if it could not be trimmed because clients hold
+    /// its rows; otherwise 0.
     pub(crate) fn set_index_held(&self) {
         let held = if self.is_index_trimmed() { 0 } else { self.shared.index_used() };
         self.shared.index_held_bytes.store(held, Ordering::Relaxed);
@@ -95,7 +97,8 @@ impl Shared {
         self.index_used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the size of the index with the rows queued or being written, unless these cannot fill it.
+    /// Returns the size of the index with the rows queued or being written. These are not counted while even
+    /// a full queue would not fill the index.
     fn index_used_soon(&self) -> u64 {
         let used = self.index_used();
         let counts_queue = used + QUEUE_BYTES_MAX > self.index_max();

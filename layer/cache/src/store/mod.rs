@@ -1,9 +1,9 @@
 //! The on-disk store of a cache: a database of objects, and a sparse file for the data of each file.
 //!
-//! All of it is a copy of the origin, so anything may be lost but nothing may be wrong: each block has a
-//! checksum, and each row except those of handles. One thread writes changes, all of a few hundredths of a
-//! second in one transaction, which is not synced to the disk by itself. Reservations of object numbers are
-//! synced, so that no number is ever given to two objects.
+//! The store is a copy of the origin, so anything may be lost but nothing may be wrong: each block, and each
+//! row except those of handles, has a checksum. One thread writes the changes of a few hundredths of a second
+//! in one transaction, without syncing it to the disk. Only reservations of object numbers are synced, so
+//! that no number is ever given to two objects. A data file's *generation* is such a number too.
 //!
 //! Reading order: `directory` (ownership), `database` and `rows` (objects), `data_file` (data), `commit` (the
 //! writing thread), `ripening`, `eviction`, `index_size`, `list`.
@@ -101,6 +101,7 @@ pub(super) struct Shared {
     options: StoreOptions,
     reader: Mutex<Database>,
     ids: Mutex<Ids>,
+    /// Next generation of data for which no number could be reserved ([`UNNUMBERED`]).
     unnumbered: AtomicU64,
     /// Size of the index's file, and the part of it that is in use.
     index_bytes: AtomicU64,
@@ -114,6 +115,7 @@ pub(super) struct Shared {
     files: Mutex<Files>,
 }
 
+/// Reserved object numbers: the next one to give, and the end of the reservation.
 #[derive(Debug, Default)]
 struct Ids {
     next: u64,
@@ -136,8 +138,8 @@ const UNNUMBERED: u64 = 1 << 63;
 /// Maximum part of the capacity that may be held, so that something can always be evicted.
 const HELD_PART: (u64, u64) = (3, 4);
 
-/// Maximum part of the capacity counted for the index, even if the index is larger because clients hold too
-/// many nodes.
+/// Maximum part of the capacity counted for the index, even if the index is larger because clients hold its
+/// rows: some capacity must be left for data.
 const INDEX_COUNTED: (u64, u64) = (3, 4);
 
 /// Maximum number of open data files.
@@ -229,7 +231,6 @@ impl Store {
         directory::hex(&self.volume())
     }
 
-    /// Returns the volume of the cache's handles.
     pub(crate) fn volume(&self) -> Volume {
         self.shared.directory.volume
     }
@@ -321,7 +322,6 @@ impl Store {
         lock(&self.shared.eviction).generation(id).is_some()
     }
 
-    /// Returns the path of the cache directory.
     pub(crate) fn path(&self) -> &Path {
         &self.shared.directory.path
     }
@@ -330,12 +330,10 @@ impl Store {
         self.shared.options.memory_bytes
     }
 
-    /// Returns the capacity in bytes.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.shared.options.capacity_bytes
     }
 
-    /// Returns the number of bytes stored.
     pub(crate) fn kept_bytes(&self) -> u64 {
         lock(&self.shared.eviction).bytes()
     }

@@ -1,6 +1,6 @@
-//! Delayed commits of state fetched so soon after a change that a second one might not show. Under
-//! *exclusive* there is no other change; after some seconds it would show, and the state is valid after a
-//! restart.
+//! Delayed commits of names and data fetched so soon after a change of the object that another change might
+//! not show in its times. Under *exclusive* no other client makes such a change while this process runs; once
+//! it would show, the state may be used by the next process, and is written.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -26,7 +26,7 @@ pub(super) enum Ripe {
     Data(Arc<DataState>),
 }
 
-/// Queue of delayed commits, in order of arrival. A due commit waits for those queued before it.
+/// Queue of delayed commits, in order of arrival. A commit that is due also waits for all queued before it.
 #[derive(Debug, Default)]
 pub(super) struct Ripening(VecDeque<(Instant, Unripe)>);
 

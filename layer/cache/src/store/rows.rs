@@ -15,7 +15,7 @@ pub(crate) struct ObjectRow {
     pub attr: Attr,
     pub parent: Option<ObjectId>,
     pub link: Option<Vec<u8>>,
-    /// `true` if all names of the directory are cached; and the next position.
+    /// `true` if all names of the directory are cached; and the position of its next new name.
     pub names: (bool, u64),
     pub rights: Vec<RightRow>,
 }

@@ -1,4 +1,4 @@
-//! Search for objects of earlier processes without a name, so that their rows can be removed.
+//! Search for objects that lost their last name in an earlier process, so that their rows can be removed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Weak;
@@ -12,8 +12,8 @@ use crate::names::Target;
 /// Number of rows read while the reader is locked once.
 const ROWS: u32 = 256;
 
-/// Lists stored objects without a cached name whose parent directory, that of the last look-up, is gone or
-/// has all its names cached. Ends early if the store is dropped.
+/// Lists stored objects without a cached name, if the directory in which they were last looked up is gone or
+/// all its names are cached. Returns none if the store is dropped meanwhile.
 pub(crate) fn unnamed(store: &Weak<Store>) -> Vec<ObjectId> {
     let (mut met_in, mut named) = (HashMap::new(), HashSet::new());
     let (mut are_all_kept, mut last) = (HashMap::new(), ObjectId(0));
