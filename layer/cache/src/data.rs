@@ -167,8 +167,7 @@ impl Data {
         self.guessed.load(Ordering::Relaxed) && self.guessed.swap(false, Ordering::Relaxed)
     }
 
-    /// Records a fetch that an image's trace has started, and returns the number of bytes not recorded
-    /// before.
+    /// Records a fetch that an image's trace has started, and returns the number of its bytes that are new.
     pub(crate) fn trace_brings(&self, fetch: &Fetch) -> u64 {
         self.has_traced.store(true, Ordering::Relaxed);
         lock(&self.traced).add(fetch.range.clone())

@@ -21,8 +21,7 @@ use crate::images::Advice;
 #[derive(Debug, Default)]
 pub(crate) struct DedupIndex {
     places: Mutex<HashMap<Key, Place>>,
-    /// Bytes copied; and bytes of recorded blocks that did not match their digest when they were to be
-    /// copied.
+    /// Bytes copied; and bytes not copied because the recorded block did not match its digest any more.
     copied_bytes: AtomicU64,
     refused_bytes: AtomicU64,
 }

@@ -73,8 +73,8 @@ const READ_MAX: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl FilesAhead {
-    /// Records that a caller waits for a file of `dir`, whose parent is `above`. The other files of `dir` are
-    /// prefetched if the caller has read another one before, or `is_wanted`. Returns the number of workers to
+    /// Records that a caller waits for a file of `dir`, whose parent is `above`. If another file of `dir` was
+    /// read before, or `is_wanted`, the remaining ones are prefetched. Returns the number of workers to
     /// start.
     #[must_use]
     pub(crate) fn missed(

@@ -53,8 +53,7 @@ const ROWS: u32 = 256;
 /// begins where the hand stopped and so covers only a part of the rows; the second one, of equal time, all.
 const SPARED_MS: [u64; 8] = [60_000, 60_000, 15_000, 4_000, 1_000, 250, 60, 0];
 
-/// Pause after a pass that removed too little, as a multiple of the pass's duration: passes take at most a
-/// tenth of the time.
+/// Pause after a pass that removed too little, in durations of the pass, which so takes a tenth of the time.
 const PAUSE: u32 = 9;
 
 impl IndexBound {

@@ -179,8 +179,7 @@ fn put_over(
     // The capacity may be smaller than in an earlier process.
     cache.make_room();
     cache.look_for_unnamed();
-    // The index is bounded before a session exists, as rows of objects that a session knows cannot be
-    // removed.
+    // The index is bounded before a session exists, as rows of objects that a session knows must stay.
     cache.bound_index();
     if let Some(lease) = &cache.lease {
         let told = Arc::downgrade(&cache);

@@ -334,16 +334,15 @@ impl Object {
         }
     }
 
-    /// Marks the attributes for revalidation, under all contracts but *immutable*. Answers to requests made
-    /// before are not used.
+    /// Marks the attributes for revalidation (not under *immutable*), and discards answers to earlier
+    /// requests.
     pub(crate) fn doubt(&self) {
         let mut state = self.state();
         state.asked = None;
         state.changed_here();
     }
 
-    /// Marks the object for revalidation, as others may have changed it, and drops its permissions and recent
-    /// names and data.
+    /// Marks the object for revalidation, as others may have changed it. Drops permissions and recent state.
     pub(crate) fn doubt_all(&self) {
         self.doubt();
         let mut state = self.state();
@@ -544,9 +543,8 @@ impl State {
     }
 
     /// Returns `true` if `told`, reported by the origin, is the cached version; of a directory, a version
-    /// with the cached names. Under *exclusive* a directory of which only the time of change differs has
-    /// them: it was renamed or its mode changed, as a change of its names would also set the modification
-    /// time.
+    /// with the cached names. Under *exclusive* a directory whose ctime alone differs has the cached names:
+    /// it was renamed or its mode changed, as a change of names would also set the modification time.
     pub(crate) fn is_version(&self, told: &WeakAttr, contract: Contract) -> bool {
         let is_only_ours = contract == Contract::Exclusive && !self.is_suspect;
         let may_be_renamed = is_only_ours && self.attr.file_type == FileType::Directory;

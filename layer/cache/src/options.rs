@@ -70,8 +70,7 @@ pub struct Options {
     pub read_only: bool,
     /// Limits of the thread pool for blocking disk I/O.
     pub pool: ThreadPoolLimits,
-    /// This host's clock. It only helps to tell recent changes from older ones; lifetimes do not depend on
-    /// it.
+    /// This host's clock. Lifetimes do not depend on it: it only shows whether a change is recent.
     pub wall_clock: fn() -> SystemTime,
 }
 

@@ -40,8 +40,7 @@ pub(crate) enum Order {
 /// Initial window of a sequential reader, in bytes. Each further read doubles the window.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
 
-/// Maximum distance of a sequential read from the expected offset. A kernel sends its read-ahead out of
-/// order.
+/// Maximum distance of a sequential read from the expected offset: kernels send read-ahead out of order.
 const SLACK_BYTES: u64 = 1 << 20;
 
 /// Maximum number of concurrent reads that overtake each other, under [`Order::Strict`].

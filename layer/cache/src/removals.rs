@@ -20,8 +20,7 @@ impl UnknownRemoval {
         *lock(&self.0) = Some(Instant::now());
     }
 
-    /// Returns `true` if the number of links in `attr`, requested at `asked`, may be too high by the removed
-    /// name.
+    /// Returns `true` if the link count in `attr`, requested at `asked`, may include the removed name.
     pub(crate) fn concerns(&self, attr: &Attr, asked: Option<Instant>, contract: Contract) -> bool {
         let has_others = attr.nlink > 1 || !contract.tells_changes();
         let may_have = has_others && attr.file_type != FileType::Directory && contract != Contract::Immutable;

@@ -74,8 +74,7 @@ impl State {
         self.unkept = Some(Box::new(Unkept { epoch, last_kept, from, next, given }));
     }
 
-    /// Returns `true` if there is a boundary: only the first names, or none, are listed from the cache, and
-    /// the others by the origin.
+    /// Returns `true` if the boundary is valid: the origin lists the names after it, or all names.
     pub(crate) fn has_unkept(&self) -> bool {
         let epoch = self.names.epoch();
         !self.names.is_complete() && self.unkept.as_ref().is_some_and(|unkept| unkept.epoch == epoch)

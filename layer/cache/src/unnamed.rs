@@ -75,8 +75,7 @@ impl Unnamed {
         self.waiting.store(state.lost.len(), Ordering::Relaxed);
     }
 
-    /// Removes a file that has got a name again, is dropped, or is about to be queried at the origin. Returns
-    /// the names left to it.
+    /// Removes a file that has a name again, is dropped, or is being queried. Returns the names left to it.
     pub(crate) fn remove(&self, id: ObjectId) -> Option<Names> {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return None;

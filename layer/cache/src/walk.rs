@@ -1,8 +1,7 @@
 //! Prefetch of directories. When a client lists a directory and then one below it, as a walk does, the other
-//! subdirectories of both are listed ahead. A directory is listed after two look-ups in it, and all its
-//! siblings once two of them have had two look-ups each. A program that looks into a single directory
-//! triggers nothing else. The window, the maximum of bytes listed ahead and unused, grows while the
-//! predictions are right.
+//! subdirectories of both are listed ahead. A directory is listed after two look-ups in it, and its siblings
+//! once two of them have had two look-ups each. Look-ups in a single directory trigger nothing else. The
+//! window, the maximum of bytes listed ahead and unused, grows while the predictions are right.
 //!
 //! A tree that is prefetched as a whole is listed without a window, but only a few directories at a time
 //! until a caller uses one of the listings, so that callers' requests do not wait.

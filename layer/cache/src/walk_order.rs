@@ -11,8 +11,7 @@ use crate::store::ObjectId;
 #[derive(Debug)]
 pub(crate) struct WalkOrder<T> {
     queue: BTreeMap<Place, (ObjectId, T)>,
-    /// Places of all directories added, also of those taken out: places of their subdirectories begin with
-    /// them.
+    /// Places of all directories added, also of those taken out, with which places of subdirectories begin.
     places: HashMap<ObjectId, Place>,
     /// Number of walks begun.
     beginnings: u32,

@@ -265,8 +265,7 @@ impl Lease {
     }
 
     /// Checks that the lease file is this cache's, and with `renews` sets its times. Returns `None` if it is
-    /// this cache's, otherwise the present holder; an empty holder if the file is missing or was just
-    /// replaced.
+    /// this cache's, otherwise its holder, which is empty if the file is missing or was just replaced.
     async fn confirm(&self, renews: bool) -> Result<Option<Holder>, Error> {
         let Some(found) = self.root.find(LEASE_NAME.as_bytes()).await? else {
             return Ok(Some(Holder::default()));

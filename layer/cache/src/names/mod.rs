@@ -46,8 +46,7 @@ pub(crate) struct Names {
     is_growing: bool,
     /// Incremented whenever names are dropped, so that answers to earlier requests are discarded.
     epoch: u64,
-    /// Parts to write to the database: `true` if all parts stored in it are obsolete; and the numbers of the
-    /// parts changed since.
+    /// `true` if all parts in the database are obsolete; and the numbers of the parts to write to it.
     drops_parts: bool,
     dirty_parts: BTreeSet<u64>,
     /// Number of listings in progress; and names learned individually since the first of them began.

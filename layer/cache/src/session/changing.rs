@@ -251,8 +251,8 @@ impl View {
         }
     }
 
-    /// Marks a directory for revalidation after a failed change in it, which may have been made all the same.
-    /// Returns the error.
+    /// Marks a directory for revalidation after a failed change, perhaps made all the same. Returns the
+    /// error.
     pub(super) fn dir_failed(&self, dir: &Object, error: Error) -> Error {
         in_doubt(dir, &error);
         if matches!(error, Error::Stale) { self.cache().failed(dir, error) } else { error }
@@ -310,8 +310,7 @@ impl View {
                 }
                 _ => {
                     state.changed();
-                    // With older attributes, an earlier change that is answered later would count as the
-                    // last.
+                    // With older attributes, an earlier change answered later would count as the last.
                     if let Some(after) = done.after.filter(|after| after.ctime >= state.attr.ctime) {
                         state.set_attr(&after, change.asked);
                     }

@@ -268,8 +268,7 @@ impl FileSystem for CachedFileSystem {
         self.0.cache.origin.fs.syncfs(&self.view(cx).at_origin())
     }
 
-    /// Returns `None` if a contract lets other clients change the origin, as the cache is not notified of
-    /// that.
+    /// Returns `None` if a contract lets others change the origin, as the cache is not notified of that.
     fn changes(&self) -> Option<&dyn Changes> {
         self.0.tells_changes.then_some(self as &dyn Changes)
     }

@@ -58,7 +58,7 @@ impl View {
         Ok(())
     }
 
-    /// Returns the cached entry of a name for a look-up that began at `began`; `None` if the origin must be
+    /// Returns the cached entry of a name for a look-up begun at `began`; `None` if the origin must be
     /// queried.
     fn known_name(&self, dir: &Object, name: &[u8], began: Instant) -> Option<Result<Entry>> {
         if dir.file_type != FileType::Directory {

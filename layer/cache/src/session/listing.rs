@@ -98,8 +98,7 @@ impl View {
         }
     }
 
-    /// Returns a page of a directory's names after `cookie`, querying the origin for names that are not
-    /// cached.
+    /// Returns a page of names after `cookie`, querying the origin for names that are not cached.
     pub(super) async fn readdir(self, file: File, mut cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
         let opening = self.session.openings.made_for(file, OpenFlags::DIRECTORY)?;
         let dir = &opening.object;

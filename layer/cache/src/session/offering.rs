@@ -35,8 +35,8 @@ impl View {
         }
         let data = cache.data(object);
         let expected = data.expect(&(offset..offset.saturating_add(from.len() as u64)));
-        // Writes from now on drop the offered data, as they drop data being fetched. An earlier one shows in
-        // the version.
+        // A write from now on drops the offered data, as it drops data being fetched; an earlier one shows
+        // now.
         if !is_wanted() {
             return Ok(());
         }

@@ -226,8 +226,7 @@ fn fetch_rest(fetcher: Fetcher) {
     });
 }
 
-/// Returns `true` for an access to a page of an image that has a trace: the trace predicts better than
-/// read-ahead.
+/// Returns `true` for an access to a page of an image with a trace, which replaces read-ahead.
 fn is_touch(data: &Data, range: &Range<u64>) -> bool {
     range.end - range.start <= TOUCH_BYTES && data.advice().is_some_and(|advice| advice.has_trace)
 }

@@ -259,9 +259,8 @@ impl View {
         }
     }
 
-    /// Marks the former targets of a name for revalidation: `found`, looked up before the request, and
-    /// `taken`, cached right before the change. With `may_be_any` the target may be another file, so all are
-    /// marked.
+    /// Marks former targets of a name for revalidation: `found`, looked up before the request, and `taken`,
+    /// cached right before the change. With `may_be_any` the target may be any file, so all are marked.
     fn lost(&self, found: Option<&Arc<Object>>, taken: Option<Known>, may_be_any: bool) {
         if let Some(object) = found {
             object.doubt();

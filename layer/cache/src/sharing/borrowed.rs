@@ -1,5 +1,4 @@
-//! Data lent by the owner of another cache: a descriptor of its data file, and the extents cached in that
-//! file.
+//! Data lent by the owner of another cache: a descriptor of a data file, and the extents cached in it.
 
 use std::fs::File;
 use std::ops::Range;

@@ -1,5 +1,4 @@
-//! A site cache ([`Middle`]): an untrusted cache on the network, whose data are verified by the origin's
-//! digests.
+//! Site cache ([`Middle`]): an untrusted cache on the network. The origin's digests verify its data.
 //!
 //! The origin determines a file's version and content; the site cache only saves bandwidth of the origin's
 //! connection. The connection to the site cache must have a timeout of its own, as nothing else bounds a

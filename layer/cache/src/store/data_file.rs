@@ -1,8 +1,7 @@
 //! Data of one version of a file on the disk: a sparse file, and a checksum for each cached block.
 //!
 //! Blocks written by this process are trusted. A block of an earlier process is verified before its first
-//! use, and counts as missing if it is damaged. Checksums are loaded and stored in chunks of
-//! [`CHUNK_BLOCKS`].
+//! use; if damaged, it counts as missing. Checksums are stored in chunks of [`CHUNK_BLOCKS`].
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File};
@@ -101,8 +100,7 @@ impl DataFile {
         size_of::<State>() + state.path.capacity() + lock(&state.blocks).chunks.len() * of_chunk
     }
 
-    /// Returns the parts of a range, in whole blocks, that are not cached and for which `elsewhere` is
-    /// `false`.
+    /// Returns the parts of a range, in whole blocks, that are neither cached nor borrowed (`elsewhere`).
     pub(crate) fn missing(
         &self,
         range: Range<u64>,

@@ -35,8 +35,8 @@ struct Kept {
     holds: u32,
 }
 
-/// Divisor of the stored bytes that gives the small queue's share: from this size on, files leave the small
-/// queue first.
+/// Divisor of the stored bytes that gives the small queue's share. A larger small queue is evicted from
+/// first.
 const SMALL_PART: u64 = 10;
 
 impl Eviction {

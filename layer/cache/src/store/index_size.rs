@@ -6,9 +6,8 @@ use std::time::Duration;
 use super::commit::OBJECTS_MAX;
 use super::{Shared, Store, part_of};
 
-/// Divisor of the capacity that gives the normal bound of the index; and divisor that gives the highest
-/// bound. If clients hold rows, the bound rises to the size of the held rows plus a quarter of the normal
-/// bound.
+/// Divisors of the capacity that give the normal and the highest bound of the index. If clients hold rows,
+/// the bound rises to the size of the held rows plus a quarter of the normal bound.
 const INDEX_PART: u64 = 4;
 const INDEX_HELD_PART: u64 = 2;
 
@@ -50,8 +49,8 @@ impl Store {
         self.shared.options.index_pause
     }
 
-    /// Records, at the end of trimming, the size of the index if it could not be trimmed because clients hold
-    /// its rows; otherwise 0.
+    /// Records, at the end of trimming, the size of the index if clients hold too many of its rows; otherwise
+    /// 0.
     pub(crate) fn set_index_held(&self) {
         let held = if self.is_index_trimmed() { 0 } else { self.shared.index_used() };
         self.shared.index_held_bytes.store(held, Ordering::Relaxed);
