@@ -1,4 +1,4 @@
-//! Listing of directories below.
+//! Listing of the cache's directories.
 
 use tombolo_core::fs::{Cookie, DirBudget, DirPage, File, FileSystem, NodeId, OpenFlags};
 use tombolo_core::{Ctx, Result};

@@ -49,18 +49,20 @@ pub enum JournalError {
 /// Contents of the database at the start.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
+    /// Rows of nodes by number, and of names by directory and name.
     pub nodes: Vec<(u64, Vec<u8>)>,
     pub names: Vec<(u64, Vec<u8>, Vec<u8>)>,
-    /// Records by which the cache recognises lower nodes even if it has lost their numbers.
+    /// Records by which the cache finds its nodes again even if it has lost their numbers, by number.
     pub records: Vec<(u64, Vec<u8>)>,
     pub extents: HashMap<u64, Vec<Range<u64>>>,
     /// Ranges of data that fail their checksums, by generation.
     pub torn: HashMap<u64, Vec<Range<u64>>>,
+    /// Number of the latest change, and of the latest change that the origin has.
     pub change: u64,
     pub at_origin: u64,
     /// Lower bound of the unused numbers of nodes and data files.
     pub next_id: u64,
-    /// Random part of the journal's hidden names; 0 in a journal that has none yet.
+    /// Random part of the hidden names (`tree::HIDDEN`) of this journal; 0 if none was chosen yet.
     pub tag: u64,
 }
 
@@ -80,8 +82,8 @@ const TABLES: &str = "
     create table if not exists records (id integer primary key, record blob);
 ";
 
-/// Writes a group to the database. With `is_emptied`, all data are stable in their files, and the journal's
-/// copies are dropped.
+/// Writes a group to the database in one transaction. With `is_emptied`, all data in the journal are stable
+/// in their files or obsolete, and are dropped from the journal.
 pub(crate) fn commit(
     database: &Connection,
     batch: &Batch,
@@ -119,7 +121,6 @@ pub(crate) fn commit(
             run(database, "insert or replace into extents values (?, ?, ?)", row)?;
         }
     }
-    // With `is_emptied`, the data of all pieces are stable in their files, or obsolete.
     if is_emptied {
         run(database, "delete from pieces", [])?;
     }
@@ -226,7 +227,8 @@ pub(crate) fn new_tag(database: &Connection) -> rusqlite::Result<u64> {
     Ok(tag)
 }
 
-/// Moves data in the journal to their files, which are synced before the journal drops the data.
+/// Moves the data stored in the journal to their files, which are synced before the journal drops the data.
+/// Fails if data do not match their checksum.
 pub(crate) fn replay(
     database: &Connection,
     files: &Arc<DataFiles>,

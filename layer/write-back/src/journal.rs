@@ -1,8 +1,8 @@
 //! The journal: differences from the origin, as rows of a database, committed in groups.
 //!
-//! Each change passes all its rows in one call, so after a crash the rows are those of one moment: no change
-//! is partial, and none is present without all earlier ones. Data that rows refer to are on the disk before
-//! the rows, or in the journal itself.
+//! Each change passes all its rows in one call, and calls are committed in order. After a crash the rows are
+//! therefore the state right after some change: no change is partial, and none is present without all earlier
+//! ones. Data that rows refer to are on the disk before the rows, or in the journal itself.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -29,8 +29,10 @@ use crate::unproven::Unproven;
 /// Rows to write for one or more changes.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
+    /// Rows of nodes by number, and of names by directory and name; `None` to remove the row.
     pub nodes: HashMap<u64, Option<Vec<u8>>>,
     pub names: HashMap<(u64, Vec<u8>), Option<Vec<u8>>>,
+    /// Changes of the extents of data files, by generation.
     pub extents: Vec<(u64, Delta)>,
     /// Data stored in the journal itself: generation, offset, bytes. Above a limit the data are not stored in
     /// the journal, and their files are synced instead.
@@ -41,7 +43,7 @@ pub(crate) struct Batch {
     pub blocks: Blocks,
     /// Files to sync before the rows are written.
     pub files: HashMap<u64, Arc<DataFile>>,
-    /// Lower nodes that rows refer to.
+    /// Nodes of the cache that rows refer to.
     pub numbers: HashSet<NodeId>,
     /// Records that identify the nodes in `numbers`, fetched when the group is written.
     pub records: Vec<(NodeId, Vec<u8>)>,
@@ -93,6 +95,7 @@ pub(crate) struct Journal {
 struct Shared {
     below: Arc<dyn FileSystem>,
     files: Arc<DataFiles>,
+    /// Connection for callers; the writing thread has its own.
     ids: Mutex<Connection>,
     pending: Mutex<Pending>,
     work: Condvar,
@@ -232,7 +235,7 @@ impl Journal {
         Ok(next..end)
     }
 
-    /// Removes the records of lower nodes that no row refers to any more.
+    /// Removes the records of nodes of the cache that no row refers to any more.
     pub(crate) fn forget_records(&self, ids: &[u64]) -> Result<()> {
         let database = lock(&self.shared.ids);
         let transaction = database.unchecked_transaction().map_err(Error::io)?;
@@ -355,9 +358,9 @@ impl Shared {
         Some((std::mem::take(&mut pending.batch), ticket))
     }
 
-    /// Returns the records of this batch's lower nodes that are not in `recorded`. With its record, a node is
-    /// found again even if the cache has lost its number. Nodes whose record cannot be fetched, such as
-    /// deleted ones, are omitted.
+    /// Returns the records of the cache's nodes in this batch, except of those in `recorded`. By its record,
+    /// the cache finds a node again even if it has lost the number. Nodes whose record cannot be fetched,
+    /// such as deleted ones, are omitted.
     fn records(&self, batch: &Batch, recorded: &HashSet<NodeId>) -> Vec<(NodeId, Vec<u8>)> {
         let Some(handles) = self.below.persistent_handles() else { return Vec::new() };
         let new = batch.numbers.difference(recorded);

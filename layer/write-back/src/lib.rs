@@ -1,9 +1,9 @@
 //! Write-back: changes that are answered locally and sent to a remote file system later.
 //!
-//! The layer runs over a cache with persistent node numbers, called `below` in the code; *lower nodes* are
-//! the cache's. Differences from the cache are in memory and in a local journal that is committed in groups;
-//! data are in sparse files. A thread sends differences and data to the origin
-//! (`docs/decisions/write-back.md`).
+//! The layer runs over a cache with persistent node numbers, called `below` in the code: a node's *number
+//! below* is the cache's. Differences from the cache are in memory and in a local journal that is committed
+//! in groups; data are in sparse files, in *layers* per file. A thread sends them to the origin in
+//! *attempts*, each of one or more *rounds* (`docs/decisions/write-back.md`).
 //!
 //! Reading order: `tree` (the differences), `journal`, `database`, `session` (the operations), `origin`
 //! (sending changes), `shared`; `trial` (probing the origin's permissions).
@@ -95,7 +95,8 @@ pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBac
     Ok(WriteBackExport { sender: Sender::start(&shared)?, shared, _pool: pool })
 }
 
-/// Restores the numbers of lower nodes that the journal refers to, and removes the records of others.
+/// Makes the cache restore the numbers of its nodes that the journal refers to, and removes the journal's
+/// records of other nodes.
 fn recall(below: &dyn FileSystem, tree: &Tree, journal: &Journal, records: &[(u64, Vec<u8>)]) -> Result<()> {
     let numbers = tree.numbers();
     let (wanted, others): (Vec<_>, Vec<_>) =

@@ -122,7 +122,7 @@ pub(crate) struct Stuck {
     pub ended: Instant,
 }
 
-/// A gate that writers pass, closed while the changes to send are selected.
+/// A gate that writers enter. It is closed while a plan is made, so that no write is in progress then.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: Mutex<GateState>,

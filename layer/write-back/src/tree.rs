@@ -1,7 +1,8 @@
 //! Differences from the cache (`below`): names, and nodes with their attributes and data ([`node`]).
 //!
 //! A name has a target below, as far as that is known, and a local target. A locally created node has a
-//! permanent number of this layer; other nodes have the cache's.
+//! permanent number of this layer, and the cache's number once the origin has it; other nodes have only the
+//! cache's.
 
 mod node;
 
@@ -30,7 +31,7 @@ pub(crate) const HIDDEN: &[u8] = b".tombolo-wb-";
 /// Maximum number of files whose last found name is retained; at the limit, all are forgotten.
 const SEEN_MAX: usize = 1 << 16;
 
-/// Number of layers at which a file's top layer receives writes even while it is sent.
+/// Maximum number of layers of a file. With so many, the top one receives writes even while it is being sent.
 pub(crate) const LAYERS_MAX: usize = 4;
 
 /// Maximum number of names in a displayed path.
@@ -79,12 +80,14 @@ pub(crate) struct Tree {
     pub epoch: u64,
     /// Number of unsent bytes.
     pub dirty_bytes: u64,
+    /// Reserved numbers for nodes and data files.
     pub ids: Range<u64>,
     /// Random part of hidden names, which distinguishes them from those of other journals.
     pub tag: u64,
     pub files: Arc<DataFiles>,
     /// Nodes that may differ.
     dirty: HashSet<NodeId>,
+    /// Nodes and names whose rows are to be written, and the other parts of the next batch.
     touched_nodes: HashSet<NodeId>,
     touched_names: HashSet<(NodeId, NameBuf)>,
     batch: Batch,
@@ -165,12 +168,12 @@ impl Tree {
         count
     }
 
-    /// Returns the local number of a node below.
+    /// Returns the local number of a node of the cache.
     pub(crate) fn own(&self, below: NodeId) -> NodeId {
         self.made.get(&below).copied().unwrap_or(below)
     }
 
-    /// Returns a node's number below, if the origin has it.
+    /// Returns the cache's number of a node; `None` if the origin lacks the node.
     pub(crate) fn below(&self, id: NodeId) -> Option<NodeId> {
         match self.nodes.get(&id) {
             Some(node) => node.below,
@@ -183,13 +186,13 @@ impl Tree {
         self.names.get(&dir)?.get(name)
     }
 
-    /// Returns the nodes below that a name refers to.
+    /// Returns the nodes of the cache that a name refers to.
     fn numbers_of(&self, dir: NodeId, place: &Place) -> impl Iterator<Item = NodeId> {
         let targets = [place.before, place.now].map(|target| self.below(target?.node));
         targets.into_iter().chain([self.below(dir)]).flatten()
     }
 
-    /// Returns all nodes below that differences refer to.
+    /// Returns all nodes of the cache that differences refer to.
     pub(crate) fn numbers(&self) -> HashSet<NodeId> {
         let of_nodes = self.nodes.values().filter_map(|node| node.below);
         let places = self.names.iter().flat_map(|(dir, names)| names.values().map(|place| (*dir, place)));
@@ -290,7 +293,7 @@ impl Tree {
         self.settle(dir, name);
     }
 
-    /// Records the target of a name below.
+    /// Records the target of a name at the origin.
     pub(crate) fn set_below(&mut self, dir: NodeId, name: &NameBuf, below: Option<Target>) {
         self.touched_names.insert((dir, name.clone()));
         let names = self.names.entry(dir).or_default();
@@ -305,7 +308,7 @@ impl Tree {
         self.settle(dir, name);
     }
 
-    /// Sets or clears the mark of a name whose target at the origin may change.
+    /// Records whether an operation may have changed the target of a name at the origin.
     pub(crate) fn set_doubt(&mut self, dir: NodeId, name: &NameBuf, is_in_doubt: bool) {
         if let Some(place) = self.names.get_mut(&dir).and_then(|names| names.get_mut(name)) {
             place.is_in_doubt = is_in_doubt;
@@ -398,7 +401,8 @@ impl Tree {
         Some(node)
     }
 
-    /// Returns the layer of a file that receives writes, adding one if necessary.
+    /// Returns the layer of a file that receives writes, adding one if necessary; `None` if no number is
+    /// left.
     pub(crate) fn top_layer(&mut self, id: NodeId) -> Option<&mut Layer> {
         let node = self.nodes.get_mut(&id)?;
         if node.layers.len() >= LAYERS_MAX {

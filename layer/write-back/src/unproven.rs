@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use crate::journal::Batch;
 use crate::sums::{Blocks, Key};
 
+/// Written data that no sync has proved stable, with their checksums.
 #[derive(Debug, Default)]
 pub(crate) struct Unproven {
     /// `true` after a failed sync, until one succeeds.

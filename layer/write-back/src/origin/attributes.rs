@@ -19,6 +19,7 @@ struct Setting<'a> {
     /// Attributes at the origin before the data were written.
     attr: &'a Attr,
     open: Option<&'a OpenBelow>,
+    /// Users to set the attributes as, until the origin permits it to one.
     users: [Identity; 3],
 }
 

@@ -146,7 +146,8 @@ impl Round {
         }
     }
 
-    /// Copies the local version; ranges not written locally are zeroes without an open file of the origin.
+    /// Copies the local version to `into`. Ranges not written locally are read from `theirs`, or stay zero
+    /// without it.
     async fn copy_ours(
         &self,
         chosen: &Chosen,
@@ -222,8 +223,8 @@ pub(super) fn give_up(tree: &mut Tree, id: NodeId, to: &Key) {
     }
 }
 
-/// Adopts the other writer's version of a file, and adds the local one as a new file in the same directory.
-/// Returns `None` if nothing was changed.
+/// Adopts the other writer's version of a file, and adds the local one as a new file in `dir`, with the data
+/// of `base`. Returns `None`, and changes nothing, if no numbers are left.
 fn set_aside(
     tree: &mut Tree,
     chosen: &Chosen,

@@ -25,8 +25,8 @@ impl Round {
         let pieces = chosen.pieces();
         let mut end = open.attr.size;
         // Data beyond `cut` were truncated locally, even if the file has grown again since. The origin is
-        // truncated first only if such data would appear in place of zeroes: otherwise a file being
-        // overwritten is never shorter there than both its old and its new version.
+        // truncated first only if such data would otherwise be read in place of zeroes: a file being
+        // overwritten should not be shorter there meanwhile than the shorter of its old and its new version.
         let cut = chosen.layers.iter().map(|layer| layer.below_len).min().unwrap_or(u64::MAX);
         if end > cut && pieces.iter().any(|piece| matches!(piece, Piece::Zeros(zeros) if zeros.start < end)) {
             self.set_size(open, cut).await?;
@@ -51,8 +51,8 @@ impl Round {
         if end != chosen.attr.size {
             self.set_size(open, chosen.attr.size).await?;
         }
-        // COMMIT (RFC 1813 §3.3.21): data that the origin has lost, as its verifier shows, are sent again, or
-        // this fails.
+        // COMMIT (RFC 1813 §3.3.21): the layers below send data again that the origin has lost, as the write
+        // verifier shows, or `fsync` fails.
         self.shared.below.fsync(&open.cx, open.file, SyncScope::All).resolve().await
     }
 
@@ -64,7 +64,7 @@ impl Round {
         // With `LAYERS_MAX` layers, the top one may have been written to since.
         let is_unchanged = |chosen: &&Arc<Chosen>| (1..LAYERS_MAX).contains(&chosen.layers.len());
         for chosen in self.plan.files().filter(is_unchanged) {
-            // Another size or time means that another writer has written the file since.
+            // With another size or modification time, another writer has written the file since.
             let is_ours = |version: &WeakAttr| is_same_data(version, &chosen.attr) && !self.is_over();
             let Some(version) = self.version_of(chosen.id).filter(is_ours) else { continue };
             let (round, chosen) = (self.clone(), chosen.clone());

@@ -1,5 +1,5 @@
-//! Look-ups of names at the origin: of all that differ after a restart or a failed attempt, otherwise of
-//! those about to be added or removed.
+//! Look-ups of names at the origin: of all names that differ, after a restart or a failed attempt; otherwise
+//! only of names about to be added or removed.
 //!
 //! A file found at the origin that this layer has not put there belongs to another writer and keeps its name;
 //! the local one gets a conflict name.
@@ -24,7 +24,8 @@ const NAME_BYTES_MAX: usize = 255;
 pub(super) enum Looked {
     /// The recorded target.
     Same,
-    /// No node although one is recorded, or another one that this layer has created, moved or changed.
+    /// Not the recorded target, because of this layer's own changes: none, or a node that it has created,
+    /// moved or changed.
     Moved,
     /// Another writer's node.
     Conflict,
@@ -48,8 +49,8 @@ impl Round {
         }
     }
 
-    /// Looks up names, and records their targets. Returns the names with another target than recorded, and
-    /// those that the origin refuses to look up.
+    /// Looks up names, and records their targets. Returns the names with another target than was recorded,
+    /// and the names that the origin refuses to look up.
     pub(super) fn look_at(self: &Arc<Self>, keys: Vec<Key>) -> (HashSet<Key>, HashSet<Key>) {
         let looked = Arc::new(Mutex::new(Vec::new()));
         let refused = Arc::new(Mutex::new(HashSet::new()));

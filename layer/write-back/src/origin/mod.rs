@@ -1,6 +1,7 @@
-//! Delivery of changes to the origin: the thread that sends them soon after they were made, and its reports.
+//! Delivery of changes to the origin: [`Sender`], whose thread sends them soon after they were made. It makes
+//! an *attempt* to send all differences, which consists of *rounds*, each with a plan of its own.
 //!
-//! Reading order: `plan` (all differences at one moment), `round` (one pass of an attempt), `nodes`,
+//! Reading order: `plan` (all differences at one time), `round` (the phases of a round), `nodes`,
 //! `attributes`, `data`, `names`, `times`, `looking`, `conflicts`, `window`.
 
 mod attributes;
@@ -210,8 +211,8 @@ fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
 }
 
 /// Records the outcome of an attempt. `since` are the times of the first and the last change that it was to
-/// send, `times` its own. `pause` is the pause before the next attempt if this one has failed; returns the
-/// pause to follow another failure.
+/// send, `times` those of its start and end. `pause` precedes the next attempt if this one has failed.
+/// Returns the pause to follow another failure.
 fn end_attempt(
     state: &mut ControlState,
     outcome: std::result::Result<u64, Failure>,

@@ -1,9 +1,9 @@
-//! Names: differences between a node's local and remote places become renames, links and removals, in an
-//! order that loses nothing.
+//! Names: the differences between local names and those at the origin become renames, links and removals at
+//! the origin, in an order in which no file loses its only name.
 //!
-//! A name is added once its node's data are committed, and in a place that is free or occupied by a file to
-//! be removed, which a rename replaces. Nodes in a cycle, or those that no rename can replace, move to a
-//! hidden name in the root first. Removals come last.
+//! A name is added once its node's data are committed, and once it is free or leads to a file to be removed,
+//! which a rename replaces. Nodes that wait for each other's names, and nodes that no rename can replace,
+//! move to a hidden name in the root first. Removals are performed last.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -57,9 +57,10 @@ enum Performed {
     Failed,
 }
 
-/// Targets at the origin of the names that differ, and the progress of operations on these names.
+/// Names that differ, and the progress of operations on these names.
 struct Names<'a> {
     round: &'a Arc<Round>,
+    /// Target of each name at the origin; `None` if the name is free.
     holders: BTreeMap<Key, Option<Target>>,
     /// Directories whose last rename failed with EINVAL: another one in their way may have to move first.
     stuck: HashSet<NodeId>,
@@ -147,7 +148,8 @@ impl Round {
         self.found().links_differ.extend(undone.map(|key| key.0).chain(homes));
     }
 
-    /// Adopts another writer's change that makes an operation impossible. Returns other errors.
+    /// Adopts another writer's change that makes an operation impossible. Returns `error` if it has another
+    /// cause.
     async fn give_way(&self, op: &Op, error: Error) -> Result<()> {
         let (id, is_directory) = (op.target.node, op.target.file_type == FileType::Directory);
         match (&op.kind, &error) {
@@ -285,6 +287,7 @@ impl<'a> Names<'a> {
     fn next(&self) -> Vec<Op> {
         let mut moves = self.moves();
         let (mut ops, mut busy) = (Vec::new(), HashSet::new());
+        // Number of names that each node is to lose without getting others: these may be replaced.
         let mut spare: HashMap<NodeId, usize> = HashMap::new();
         for (node, from) in &moves.from {
             let to = moves.to.get(node).map_or(0, Vec::len);

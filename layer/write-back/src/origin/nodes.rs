@@ -21,7 +21,7 @@ pub(super) struct OpenBelow {
 }
 
 impl Chosen {
-    /// Returns `true` if the data at the origin are another writer's.
+    /// Returns `true` if another writer has changed the data at the origin since the recorded version.
     fn is_theirs(&self, attr: &Attr) -> bool {
         self.version.is_some_and(|version| !is_same_data(&version, attr))
     }
@@ -154,8 +154,9 @@ impl Round {
         self.shared.journal.stable(ticket).await
     }
 
-    /// Opens a file for writing. If that is refused, sets its requested mode, which may permit it, and tries
-    /// again; or returns `None` if another writer's version was found, and both were retained.
+    /// Opens a file for writing. If that is refused, sets the requested mode of the file, which may permit
+    /// it, and opens again. Returns `None` if another writer has changed the file: both versions are kept
+    /// then.
     async fn open_permitted(
         &self,
         chosen: &Chosen,
@@ -180,7 +181,8 @@ impl Round {
         }
     }
 
-    /// Opens a file for writing, as the first who may: the user of the change, the owner, or the superuser.
+    /// Opens a file for writing, as the first user permitted: that of the change, the owner, or the
+    /// superuser.
     async fn open_to_write(&self, chosen: &Chosen, below: NodeId) -> Result<OpenBelow> {
         let fs = &self.shared.below;
         let owner = Identity { uid: chosen.attr.uid, gid: chosen.attr.gid, groups: None };
@@ -250,7 +252,7 @@ impl Round {
         }
     }
 
-    /// Records a created node's number at the origin.
+    /// Records the cache's number of a created node, and releases the look-up of the creation.
     fn bind(&self, chosen: &Chosen, below: NodeId, cx: &Ctx) {
         self.shared.below.forget(cx, &[(below, 1)]);
         self.shared.note(|tree| {
@@ -263,8 +265,9 @@ impl Round {
     }
 }
 
-/// Returns `true` if the data are those of a version: a change of data changes size or mtime. A change of
-/// ctime alone may be this layer's: a rename, a link, or one under way at the end of an earlier run.
+/// Returns `true` if a file with these attributes has the data of `version`: a change of data changes size or
+/// mtime. A change of ctime alone may be this layer's own: a rename, a link, or a change in progress when an
+/// earlier run ended.
 pub(super) fn is_same_data(version: &WeakAttr, attr: &Attr) -> bool {
     (version.size, version.mtime) == (attr.size, attr.mtime)
 }

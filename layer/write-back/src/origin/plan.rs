@@ -1,4 +1,4 @@
-//! Changes to send: all differences at one moment.
+//! Plan of a round: all differences at one time, which the round sends.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::tree::{self, Layer, Node, Piece, Set, Target, Tree, Xattrs, hidden_na
 /// A directory and a name in it.
 pub(super) type Key = (NodeId, NameBuf);
 
-/// State of a differing node at the moment of the plan.
+/// State of a differing node when the plan was made.
 #[derive(Debug)]
 pub(super) struct Chosen {
     pub id: NodeId,
@@ -23,7 +23,8 @@ pub(super) struct Chosen {
     pub layers: Vec<Layer>,
     pub link: Option<Vec<u8>>,
     pub user: Identity,
-    /// Version last seen at the origin. Another size or modification time there is another writer's.
+    /// Version last seen at the origin. With another size or modification time, another writer has changed
+    /// it.
     pub version: Option<WeakAttr>,
     /// Directory and name under which a new node is created; `None` if the origin has the node.
     pub home: Option<Key>,
@@ -36,11 +37,12 @@ pub(super) struct Wanted {
     pub user: Identity,
 }
 
-/// All differences at one moment, to be sent in one round.
+/// All differences at one time, to be sent in one round.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// Number of the latest change in the plan.
     pub change: u64,
+    /// Random part of hidden names.
     tag: u64,
     /// Differing nodes, by number.
     pub nodes: BTreeMap<NodeId, Arc<Chosen>>,
@@ -50,8 +52,9 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Takes all differences, and freezes their data. Nodes of which the origin lacks only refused attributes
-    /// are omitted unless `tries_refused`. Records the places of new nodes in the tree.
+    /// Takes all differences, and freezes the layers of their data, so that later writes go to new layers.
+    /// Nodes of which the origin lacks only refused attributes are omitted unless `tries_refused`. Records in
+    /// the tree under which names new nodes are created.
     pub(super) fn choose(tree: &mut Tree, tries_refused: bool) -> Self {
         let mut plan = Self { change: tree.change, tag: tree.tag, ..Self::default() };
         let (mut homes, mut places, mut lacking) = (HashMap::new(), HashMap::new(), Vec::new());
@@ -60,7 +63,7 @@ impl Plan {
             let key = (dir, name.clone());
             let wanted = Wanted { target: place.now, user: place.user.clone() };
             match place.before {
-                // The directory was looked up since and is not at the origin: it contains no node.
+                // The directory was found missing at the origin, so this name does not exist there.
                 Some(_) if is_new(tree, dir) => lacking.push(key.clone()),
                 Some(before) => drop(homes.entry(before.node).or_insert_with(|| key.clone())),
                 None => {}

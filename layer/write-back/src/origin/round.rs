@@ -40,8 +40,8 @@ pub(super) enum Outcome {
     Done(u64),
     /// Other writers' changes were found and recorded; another round is due.
     Again,
-    /// Modes or owners have arrived that may permit refused operations. Contains the outcome to report if no
-    /// further round follows.
+    /// The origin has got modes or owners that may permit refused operations. Contains the outcome to report
+    /// if no further round follows.
     Permitted(std::result::Result<u64, Failure>),
     /// The origin lacks changes, for this reason.
     Failed(Failure),
@@ -116,6 +116,7 @@ const PANICKED: &str = "write-back has panicked: see the log";
 /// Maximum number of refusals logged in one round.
 const REFUSALS_LOGGED: usize = 100;
 
+/// Reason for which the origin lacks the name of a node that waits for other nodes.
 pub(super) const WAITS: &str = "what it replaces, or is to become, is not there yet";
 
 impl Round {
@@ -301,12 +302,12 @@ impl Round {
         Ctx { identity, interrupt: self.interrupt.clone(), ..Ctx::root(SESSION) }
     }
 
-    /// Returns a node's number below; fails if the origin does not have the node.
+    /// Returns the cache's number of a node; fails with `Stale` if the origin lacks the node.
     pub(super) fn below(&self, id: NodeId) -> Result<NodeId> {
         self.shared.tree().below(id).ok_or(Error::Stale)
     }
 
-    /// Performs work as the first of these users who may.
+    /// Performs work as the first of these users whom the origin permits it; fails with the last refusal.
     pub(super) async fn by_first<T>(
         &self,
         users: &[Identity],
@@ -326,8 +327,8 @@ impl Round {
         Err(refused)
     }
 
-    /// Makes the numbers of created nodes stable before the nodes get their final names, as they are not
-    /// found under the recorded names afterwards.
+    /// Makes the cache's numbers of created nodes stable in the journal before the nodes get their final
+    /// names: without its number, a node is found after a crash only under the name at which it was created.
     fn keep_numbers(&self) {
         if self.is_over() || self.plan.nodes.values().all(|chosen| chosen.home.is_none()) {
             return;
@@ -356,7 +357,7 @@ impl Round {
                 let cx = round.cx(Identity::ROOT);
                 match round.shared.below.getattr(&cx, below, None).resolve().await {
                     Ok(attr) => round.set_version(id, Some(attr)),
-                    // The node had no other name.
+                    // The node is gone: it had no name besides those removed.
                     Err(Error::Stale | Error::NotFound) => {}
                     Err(error) => return Err(error),
                 }
@@ -410,7 +411,7 @@ impl Round {
 }
 
 impl Found {
-    /// Returns `true` if a requested mode or owner has arrived and an operation was refused.
+    /// Returns `true` if the origin has got a requested mode or owner, and has refused an operation.
     fn may_permit(&self, plan: &Plan) -> bool {
         let permits = |chosen: &Arc<Chosen>| {
             let refused = self.refused.get(&chosen.id).copied().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Modification times of directories in which names are changed at the origin although the directories' own
-//! times do not differ: restored afterwards, so that operations on hidden names leave no trace.
+//! Restoration of modification times. Operations on hidden names at the origin also change the times of
+//! directories whose times do not differ locally; these are set back afterwards.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -32,7 +32,7 @@ impl View {
             let epoch = self.shared().tree().epoch;
             let attr = self.attr(id).await?;
             self.check_setattr(id, &attr, &set, by_writer).await?;
-            // A change of size passes the gate, as a write does.
+            // A change of size passes the gate like a write, so that no plan is made meanwhile.
             let _inside = match set.size {
                 Some(_) => Some(self.shared().gate.enter().await),
                 None => None,

@@ -131,7 +131,8 @@ impl FileSystem for WriteBackFileSystem {
         Answer::later(self.view(cx).sync())
     }
 
-    /// Returns this layer's group even if the origin has none: this layer provides one attribute of the root.
+    /// Returns this layer's operations even if the origin has none: this layer provides one attribute of the
+    /// root.
     fn xattrs(&self) -> Option<&dyn Xattrs> {
         Some(self)
     }
@@ -145,7 +146,7 @@ impl FileSystem for WriteBackFileSystem {
         self.0.shared.below.persistent_handles().map(|_| self as &dyn PersistentHandles)
     }
 
-    /// Returns the group below: only the origin's data are lent.
+    /// Returns the cache's operations: only the origin's data are lent, no local changes.
     fn lending(&self) -> Option<&dyn Lending> {
         self.0.shared.below.lending()
     }

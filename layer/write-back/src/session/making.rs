@@ -76,8 +76,8 @@ impl New {
     }
 }
 
-/// Updates a directory that gained or lost a name, and with it `more` subdirectories. Returns its attributes
-/// before and after.
+/// Updates a directory that has gained or lost a name, and whose number of subdirectories has changed by
+/// `more`. Returns its attributes before and after.
 pub(super) fn touch_dir(
     tree: &mut Tree,
     dir: NodeId,

@@ -1,5 +1,5 @@
-//! Opening of files and directories, and of their counterparts in the cache, from which data that are not
-//! local are read.
+//! Opening of files and directories, and of the same files in the cache, from which other than local data are
+//! read.
 
 use tombolo_core::fs::{AccessMask, File, FileType, NodeId, OpenFlags, Opened, SetAttr};
 use tombolo_core::{Ctx, Error, Result, Want, lock};
@@ -49,7 +49,7 @@ impl View {
         self.clone().setattr(id, None, set).await.map(drop)
     }
 
-    /// Returns the opening below of a local opening, establishing it if necessary.
+    /// Returns the opening of the cache that belongs to a local opening, made at the first call.
     pub(super) async fn opened_below(&self, opening: &Opening) -> Result<File> {
         if let Some(file) = *lock(&opening.below) {
             return Ok(file);

@@ -20,7 +20,7 @@ bitflags! {
         const OWNER = 2;
         const ATIME = 4;
         const MTIME = 8;
-        /// Mark of changed names, and so of a changed link count, rather than of an attribute.
+        /// Changed names and so a changed link count: nothing is set at the origin.
         const NAMES = 16;
         /// Extended attributes.
         const XATTRS = 32;
@@ -45,7 +45,7 @@ pub(crate) struct Layer {
     pub is_frozen: bool,
 }
 
-/// A node that differs, or was sent by this layer.
+/// A node that differs from the cache's, or did until it was sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     /// Attributes as shown to clients.
@@ -61,6 +61,7 @@ pub(crate) struct Node {
     pub is_linkable: bool,
     /// User of the last change.
     pub user: Identity,
+    /// Attributes that the origin lacks, except those in `sending`.
     pub set: Set,
     /// Attributes that the current round is setting.
     pub sending: Set,
@@ -73,8 +74,8 @@ pub(crate) struct Node {
     pub is_sent: bool,
     /// Changes of extended attributes that the origin lacks.
     pub xattrs: Xattrs,
-    /// State below as last known. Once everything was sent, the local attributes are shown while it is
-    /// unchanged.
+    /// Version at the origin as last known. Once everything was sent, the local attributes are shown while
+    /// the origin has this version.
     pub version: Option<WeakAttr>,
     /// Layers, lowest first.
     pub layers: Vec<Layer>,
@@ -146,7 +147,7 @@ impl Node {
         self.layers.last_mut().into_iter().for_each(|top| top.is_frozen = false);
     }
 
-    /// Removes the layers that were sent, the lowest `count`, except one that was written to meanwhile.
+    /// Removes and returns the layers that were sent, the lowest `count`, except one written to meanwhile.
     pub(crate) fn take_sent(&mut self, count: usize) -> Vec<Layer> {
         let layers = std::mem::take(&mut self.layers).into_iter().enumerate();
         let (sent, later): (Vec<_>, Vec<_>) =
@@ -178,7 +179,7 @@ impl Node {
         }
     }
 
-    /// Discards all attributes to set: the origin's prevail.
+    /// Discards all attributes to set, so that the origin's are shown.
     pub(crate) fn set_nothing(&mut self) {
         (self.set, self.sending) = (Set::empty(), Set::empty());
         (self.implied, self.refused) = (Set::empty(), Set::empty());
