@@ -120,8 +120,7 @@ impl Fetcher {
 
     /// Reads a range from the site cache or the origin, verifies its version, and stores it.
     async fn fetch(&self, range: &Range<u64>) -> Result<Fetched> {
-        // Data that were damaged in transit match the sidecar's digests on the second attempt. If they do
-        // not, the sidecar counts as wrong.
+        // Data damaged in transit match the sidecar on the second attempt; otherwise the sidecar is wrong.
         for _ in 0..2 {
             let came = self.fetch_once(range).await?;
             if came != Fetched::DigestMismatch {

@@ -47,8 +47,7 @@ pub(crate) enum Next {
     },
 }
 
-/// Maximum size of a prefetched file, in bytes. Read-ahead fetches the remainder of a larger file while a
-/// reader processes its beginning.
+/// Maximum size of a prefetched file, in bytes. Larger files are left to read-ahead, which soon catches up.
 pub(crate) const FILE_BYTES_MAX: u64 = 128 << 10;
 
 /// Maximum number of files fetched at a time; each takes at least a round trip.
@@ -74,8 +73,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 impl FilesAhead {
     /// Records that a caller waits for a file of `dir`, whose parent is `above`. If another file of `dir` was
-    /// read before, or `is_wanted`, the remaining ones are prefetched. Returns the number of workers to
-    /// start.
+    /// read before, or `is_wanted`, the others are prefetched. Returns the number of workers to start.
     #[must_use]
     pub(crate) fn missed(
         &self,

@@ -140,7 +140,6 @@ impl Cache {
         false
     }
 
-    /// Drops the unused ones of these rows.
     fn give_up_all(&self, rows: &[(ObjectId, ObjectRow)], spared: Duration) {
         let mut listed = HashMap::new();
         let given_up = rows.iter().filter(|(id, row)| self.give_up(*id, row, spared, &mut listed)).count();

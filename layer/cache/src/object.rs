@@ -95,8 +95,7 @@ pub(crate) struct State {
     /// Sidecar's entry for the file, perhaps for another version.
     pub advice: Option<Arc<Advice>>,
     pub rights: Rights,
-    /// Period in which the data or names are too recent: another change in the same tick of the origin's
-    /// clock would not show in the times.
+    /// Period in which another change, in the same tick of the origin's clock, might not show in the times.
     pub recency: Option<Recency>,
     /// `true` if there are changes to write to the store.
     pub is_dirty: bool,
@@ -334,8 +333,7 @@ impl Object {
         }
     }
 
-    /// Marks the attributes for revalidation (not under *immutable*), and discards answers to earlier
-    /// requests.
+    /// Marks the attributes for revalidation, unless *immutable*, and discards answers to earlier requests.
     pub(crate) fn doubt(&self) {
         let mut state = self.state();
         state.asked = None;

@@ -81,7 +81,6 @@ impl Objects {
         object.inspect(|object| object.use_it())
     }
 
-    /// Returns the object of this number, if it is in memory.
     pub(crate) fn in_memory(&self, id: ObjectId) -> Option<Arc<Object>> {
         lock(&self.tables).by_id.get(&id).cloned()
     }

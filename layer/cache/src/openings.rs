@@ -73,7 +73,6 @@ impl Openings {
         Self { next: AtomicU64::new(1), counts, by_id: Mutex::default() }
     }
 
-    /// Takes a permit for one more opening.
     pub(crate) fn permit(&self) -> Result<Permit> {
         self.counts.take(Resource::Opens, 1).ok_or(Error::TooManyOpen)
     }

@@ -95,7 +95,6 @@ impl Ahead {
     /// Prediction without ranges.
     pub(crate) const NONE: Self = Self { first: 0..0, stride: 0, count: 0, file_end: 0 };
 
-    /// Creates a prediction of a single range.
     pub(crate) fn of_range(first: Range<u64>, file_end: u64) -> Self {
         Self { first, stride: 0, count: 1, file_end }
     }

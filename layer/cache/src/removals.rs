@@ -1,5 +1,4 @@
-//! Removals, through this cache, of names whose targets were uncertain: each file may have one link less than
-//! its cached attributes say.
+//! Removals, through this cache, of names whose targets were uncertain: any file may have lost a link.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -15,7 +14,6 @@ use crate::options::Contract;
 pub(crate) struct UnknownRemoval(Mutex<Option<Instant>>);
 
 impl UnknownRemoval {
-    /// Records the removal of a name whose target was uncertain.
     pub(crate) fn happened(&self) {
         *lock(&self.0) = Some(Instant::now());
     }

@@ -34,7 +34,6 @@ impl Shared {
         })
     }
 
-    /// Returns the age of this cache in milliseconds.
     pub(crate) fn age_ms(&self) -> u64 {
         self.began.elapsed().as_millis() as u64
     }
@@ -49,7 +48,6 @@ impl Shared {
         self.nodes.load(Ordering::Relaxed)
     }
 
-    /// Records that an object's memory usage has changed.
     pub(crate) fn weighs(&self, before_bytes: usize, now_bytes: usize) {
         self.bytes.fetch_add(now_bytes, Ordering::Relaxed);
         self.bytes.fetch_sub(before_bytes, Ordering::Relaxed);

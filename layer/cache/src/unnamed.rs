@@ -113,7 +113,6 @@ impl Unnamed {
         next
     }
 
-    /// Returns `true` if a session has a look-up of the node.
     pub(crate) fn is_known_to_a_session(&self, node: NodeId) -> bool {
         let sessions: Vec<_> = lock(&self.sessions).iter().filter_map(Weak::upgrade).collect();
         sessions.iter().any(|session| session.known.contains(node))

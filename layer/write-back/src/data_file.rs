@@ -155,7 +155,6 @@ impl DataFile {
         Ok(bytes)
     }
 
-    /// Makes written data stable on the local disk.
     pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {
         #[cfg(test)]
         if self.is_failing.swap(false, Ordering::Relaxed) {
@@ -164,7 +163,6 @@ impl DataFile {
         Ok(tombolo_sys::sync::data(self.file()?.as_fd())?)
     }
 
-    /// Marks the file for removal with its last reference.
     pub(crate) fn doom(&self) {
         self.is_doomed.store(true, Ordering::Relaxed);
     }

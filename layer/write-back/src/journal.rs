@@ -222,7 +222,6 @@ impl Journal {
         }
     }
 
-    /// Returns the latest change on the disk.
     pub(crate) fn stable_change(&self) -> u64 {
         lock(&self.shared.pending).stable
     }

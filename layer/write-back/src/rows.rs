@@ -17,7 +17,6 @@ pub(crate) fn is_dirty((node, layers): &(Node, Layers)) -> bool {
     node.attr.nlink > 0 && (node.is_dirty() || !layers.is_empty())
 }
 
-/// Encodes a node's row.
 pub(crate) fn encoded_node(node: &Node) -> Vec<u8> {
     let (mut row, set) = (Writer::default(), node.set | node.sending);
     row.attr(&node.attr);
@@ -80,7 +79,6 @@ fn decoded_xattrs(row: &mut Reader<'_>) -> Option<Xattrs> {
     (0..count).map(one).collect()
 }
 
-/// Encodes a name's row.
 pub(crate) fn encoded_place(place: &Place) -> Vec<u8> {
     let mut row = Writer::default();
     for target in [place.before, place.now] {

@@ -345,13 +345,11 @@ impl Control {
         self.changed.notify_all();
     }
 
-    /// Changes the state and notifies waiters.
     pub(crate) fn tell(&self, change: impl FnOnce(&mut ControlState)) {
         change(&mut self.state());
         self.changed.notify_all();
     }
 
-    /// Waits for a change of the state, for at most `time`.
     pub(crate) fn wait<'a>(
         &'a self,
         state: MutexGuard<'a, ControlState>,

@@ -1,8 +1,7 @@
 //! Differences from the cache (`below`): names, and nodes with their attributes and data ([`node`]).
 //!
 //! A name has a target below, as far as that is known, and a local target. A locally created node has a
-//! permanent number of this layer, and the cache's number once the origin has it; other nodes have only the
-//! cache's.
+//! permanent number of this layer, and later also one of the cache; other nodes have only the cache's.
 
 mod node;
 
@@ -332,7 +331,6 @@ impl Tree {
             || place.now.is_some_and(|now| self.below(now.node).is_none())
     }
 
-    /// Returns the names that differ.
     pub(crate) fn differences(&self) -> impl Iterator<Item = (NodeId, &NameBuf, &Place)> {
         let all =
             self.names.iter().flat_map(|(dir, names)| names.iter().map(|(name, place)| (*dir, name, place)));
@@ -401,8 +399,7 @@ impl Tree {
         Some(node)
     }
 
-    /// Returns the layer of a file that receives writes, adding one if necessary; `None` if no number is
-    /// left.
+    /// Returns the layer of a file that receives writes, added if necessary; `None` if no number is left.
     pub(crate) fn top_layer(&mut self, id: NodeId) -> Option<&mut Layer> {
         let node = self.nodes.get_mut(&id)?;
         if node.layers.len() >= LAYERS_MAX {
@@ -471,7 +468,6 @@ impl Tree {
         self.batch.at_origin = Some(change);
     }
 
-    /// Returns `true` if the origin lacks nothing.
     pub(crate) fn is_clean(&self) -> bool {
         self.dirty_count() == 0 && self.differences().next().is_none()
     }
@@ -497,7 +493,6 @@ impl Tree {
         self.seen.insert(id, (dir, name.clone()));
     }
 
-    /// Returns the name by which a file was last found.
     pub(crate) fn seen_as(&self, id: NodeId) -> Option<(NodeId, NameBuf)> {
         self.seen.get(&id).cloned()
     }

@@ -147,8 +147,8 @@ pub(crate) struct Lease {
     is_asking: AtomicBool,
     /// `true` if the lease file could not be created yet.
     is_missing: AtomicBool,
-    /// Time of a takeover after the start of the cache. The lease is relied on only once it was confirmed
-    /// again after [`Lease::settle_time`].
+    /// Time of a takeover after the start. The lease is relied on once confirmed after
+    /// [`Lease::settle_time`].
     settling: Mutex<Option<Instant>>,
     complaints: RateLimit,
     /// Function to call on changes of the state, and before the first acquisition by a cache that began

@@ -28,8 +28,7 @@ use crate::walk::LookedIn;
 /// Maximum size of a directory that is listed because of look-ups in it, in bytes as reported by the origin.
 const LISTED_BYTES_MAX: u64 = 1 << 20;
 
-/// Maximum size of a directory that is listed when a path leads through it: so small that the listing takes
-/// as long as a few look-ups.
+/// Maximum size of a directory listed because a path leads through it: listing takes as long as few look-ups.
 const SMALL_BYTES_MAX: u64 = 4096;
 
 /// Maximum size of a directory that is listed at its open, and whose listing is awaited by look-ups and
@@ -58,9 +57,9 @@ impl View {
         self.go_through(dir);
     }
 
-    /// Records a look-up of a name that was not cached, or was in a prefetched listing. Lists the directory if
-    /// its size and [`LookedIn`] make that worth it; in a walk, queues siblings and subdirectories too. Returns
-    /// `true` if the directory is being listed.
+    /// Records a look-up of a name that was not cached, or was in a prefetched listing. [`LookedIn`] and the
+    /// directory's size decide whether it is listed; in a walk, its siblings and subdirectories are queued
+    /// too. Returns `true` if the directory is being listed.
     pub(super) fn note_look_up(&self, dir: &Arc<Object>) -> bool {
         let cache = self.cache();
         let prefetch = cache.options_of(dir).prefetch;

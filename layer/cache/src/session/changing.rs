@@ -251,8 +251,7 @@ impl View {
         }
     }
 
-    /// Marks a directory for revalidation after a failed change, perhaps made all the same. Returns the
-    /// error.
+    /// Marks a directory for revalidation after a failed change, perhaps made nevertheless. Returns `error`.
     pub(super) fn dir_failed(&self, dir: &Object, error: Error) -> Error {
         in_doubt(dir, &error);
         if matches!(error, Error::Stale) { self.cache().failed(dir, error) } else { error }

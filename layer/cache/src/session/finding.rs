@@ -58,8 +58,7 @@ impl View {
         Ok(())
     }
 
-    /// Returns the cached entry of a name for a look-up begun at `began`; `None` if the origin must be
-    /// queried.
+    /// Returns the cached entry of a name for a look-up begun at `began`; `None` if the origin must be asked.
     fn known_name(&self, dir: &Object, name: &[u8], began: Instant) -> Option<Result<Entry>> {
         if dir.file_type != FileType::Directory {
             return Some(Err(Error::NotDirectory));
@@ -187,7 +186,6 @@ impl View {
         answer
     }
 
-    /// Reads the target of a symbolic link.
     pub(super) async fn readlink(self, object: Arc<Object>) -> Result<Vec<u8>> {
         let node = self.node(&object).await?;
         let (asked, version) = (Instant::now(), object.state().version());

@@ -17,7 +17,6 @@ impl Known {
         *lock(&self.0).entry(node).or_default() += 1;
     }
 
-    /// Releases look-ups.
     pub(crate) fn forget(&self, nodes: &[(NodeId, u64)]) {
         let mut lookups = lock(&self.0);
         for (node, count) in nodes {
@@ -34,7 +33,6 @@ impl Known {
         lock(&self.0).clear();
     }
 
-    /// Returns `true` if the session has a look-up of the node.
     pub(crate) fn contains(&self, node: NodeId) -> bool {
         lock(&self.0).contains_key(&node)
     }

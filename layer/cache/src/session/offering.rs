@@ -35,8 +35,7 @@ impl View {
         }
         let data = cache.data(object);
         let expected = data.expect(&(offset..offset.saturating_add(from.len() as u64)));
-        // A write from now on drops the offered data, as it drops data being fetched; an earlier one shows
-        // now.
+        // A later write drops the offered data, as it drops data being fetched; an earlier one shows now.
         if !is_wanted() {
             return Ok(());
         }

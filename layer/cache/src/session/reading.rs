@@ -23,8 +23,8 @@ const TRIES_MAX: u32 = 16;
 /// Divisor of the cache's capacity that limits one reader's read-ahead.
 const AHEAD_PART: u64 = 8;
 
-/// Size of the aligned part of an image that is fetched around a small read, as guest accesses cluster. A
-/// kernel's read-around is as large, but with this one no reader waits for more than its page
+/// Size of the aligned part of an image that is fetched around a small read, as guest accesses cluster.
+/// Unlike a kernel's, this read-around makes no reader wait for more than its page
 /// (docs/decisions/clones.md).
 const AROUND_BYTES: u64 = 128 << 10;
 

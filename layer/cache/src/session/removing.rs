@@ -246,8 +246,8 @@ impl View {
     }
 
     /// Returns [`Names::None`] if a file certainly has no name besides the removed one. `taken` is the target
-    /// of the removed name right before the change. Must be called before [`View::lost`], which invalidates
-    /// the number of links.
+    /// of the removed name right before the change. Must precede [`View::lost`], which invalidates
+    /// attributes.
     fn names_left(&self, found: &Object, taken: Option<Known>) -> Names {
         let is_alone = self.cache().options_of(found).contract == Contract::Exclusive;
         let state = found.state();

@@ -117,7 +117,6 @@ impl View {
         Ok(allowed)
     }
 
-    /// Queries the origin for its free space.
     pub(super) async fn statfs(self, object: Arc<Object>) -> Result<StatFs> {
         let node = self.node(&object).await?;
         let told = self.cache().origin.fs.statfs(&self.at_origin(), node).resolve().await;

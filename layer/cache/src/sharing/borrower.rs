@@ -152,7 +152,6 @@ impl Borrower {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Returns `true` if an owner is connected.
     pub(crate) fn is_connected(&self) -> bool {
         lock(&self.shared.state).connection.is_some()
     }
@@ -203,7 +202,6 @@ impl Data {
         lock(&self.borrowed).as_ref().filter(|borrowed| borrowed.holds()).cloned()
     }
 
-    /// Returns the borrowed data to their owner.
     pub(super) fn give_back(&self) {
         let _borrowed = lock(&self.borrowed).take();
     }
@@ -264,8 +262,8 @@ impl Shared {
         Some(answer)
     }
 
-    /// Records data with a new descriptor. If more are borrowed than the share of descriptors permits,
-    /// returns the oldest to the owner.
+    /// Records data with a new descriptor. Returns the oldest ones beyond the share of descriptors to the
+    /// owner.
     fn note(&self, data: &Arc<Data>) {
         let mut state = lock(&self.state);
         state.lent.push_back(Arc::downgrade(data));

@@ -369,7 +369,6 @@ impl DataFile {
         Arc::downgrade(&self.0)
     }
 
-    /// Marks the data as recently used.
     pub(crate) fn touch(&self) {
         lock(&self.0.shared.eviction).touch(self.0.id);
     }

@@ -91,7 +91,6 @@ impl Database {
         self.row("select row from data where id = ?", id)
     }
 
-    /// Returns the rows of all data files.
     pub(super) fn all_data(&self) -> Result<Vec<(ObjectId, Vec<u8>)>> {
         let mut get = self.0.prepare_cached("select id, row from data")?;
         get.query_map([], |row| Ok((ObjectId(row.get::<_, i64>(0)?.cast_unsigned()), row.get(1)?)))?.collect()
@@ -169,7 +168,6 @@ impl Database {
         self.0.execute_batch("vacuum; pragma wal_checkpoint(truncate);")
     }
 
-    /// Returns `true` if any names of a directory are stored.
     pub(super) fn has_names(&self, id: ObjectId) -> Result<bool> {
         self.0.prepare_cached("select 1 from names where id = ? limit 1")?.exists([number(id.0)])
     }

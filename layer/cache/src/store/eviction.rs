@@ -35,8 +35,7 @@ struct Kept {
     holds: u32,
 }
 
-/// Divisor of the stored bytes that gives the small queue's share. A larger small queue is evicted from
-/// first.
+/// Divisor of the stored bytes that gives the size from which the small queue is evicted from first.
 const SMALL_PART: u64 = 10;
 
 impl Eviction {
@@ -48,7 +47,6 @@ impl Eviction {
         self.files.len()
     }
 
-    /// Returns the generation of an object's stored data.
     pub(super) fn generation(&self, id: ObjectId) -> Option<u64> {
         self.files.get(&id).map(|kept| kept.generation)
     }
@@ -121,7 +119,6 @@ impl Eviction {
         true
     }
 
-    /// Returns `true` if any data of an object are held.
     pub(super) fn is_held(&self, id: ObjectId) -> bool {
         self.files.get(&id).is_some_and(|kept| kept.holds > 0)
     }

@@ -44,19 +44,16 @@ impl Store {
         self.shared.index_used() <= part_of(self.shared.index_part(), INDEX_TRIMMED)
     }
 
-    /// Returns the minimum pause after an eviction that removed too little.
     pub(crate) fn index_pause(&self) -> Duration {
         self.shared.options.index_pause
     }
 
-    /// Records, at the end of trimming, the size of the index if clients hold too many of its rows; otherwise
-    /// 0.
+    /// Records, at the end of trimming, the size of the index if clients hold too many rows; otherwise 0.
     pub(crate) fn set_index_held(&self) {
         let held = if self.is_index_trimmed() { 0 } else { self.shared.index_used() };
         self.shared.index_held_bytes.store(held, Ordering::Relaxed);
     }
 
-    /// Returns `true` if rows must not be removed.
     pub(crate) fn keeps_rows(&self) -> bool {
         self.shared.keeps_rows.load(Ordering::Relaxed)
     }

@@ -317,7 +317,6 @@ impl Store {
         lock(&self.shared.eviction).is_held(id)
     }
 
-    /// Returns `true` if any data of an object are stored.
     pub(crate) fn keeps(&self, id: ObjectId) -> bool {
         lock(&self.shared.eviction).generation(id).is_some()
     }
@@ -350,7 +349,6 @@ impl Store {
         self.shared.queue.remove_object(id, key(handle));
     }
 
-    /// Drops the data of an object, if any are stored.
     pub(crate) fn drop_data_of(&self, id: ObjectId) {
         let kept = lock(&self.shared.eviction).generation(id);
         if let Some(generation) = kept {
@@ -442,7 +440,6 @@ impl Shared {
         Ok(ObjectId(ids.next - 1))
     }
 
-    /// Records the present size of the index.
     fn weigh_index(&self, database: &Database) {
         self.index_bytes.store(file_bytes(&self.directory.path.join("index.db")), Ordering::Relaxed);
         if let Some(used) = readable(database.used_bytes()) {

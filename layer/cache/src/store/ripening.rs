@@ -40,12 +40,10 @@ impl Ripening {
         is_awaited
     }
 
-    /// Returns the time of the next commit.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.0.front().map(|(due, _)| *due)
     }
 
-    /// Removes the next commit if it is due.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<Unripe> {
         self.0.pop_front_if(|(due, _)| *due <= now).map(|(_, unripe)| unripe)
     }

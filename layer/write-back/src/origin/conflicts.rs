@@ -146,8 +146,7 @@ impl Round {
         }
     }
 
-    /// Copies the local version to `into`. Ranges not written locally are read from `theirs`, or stay zero
-    /// without it.
+    /// Copies the local version to `into`. Ranges not written locally are from `theirs`, or zero without it.
     async fn copy_ours(
         &self,
         chosen: &Chosen,

@@ -51,8 +51,8 @@ impl Round {
         if end != chosen.attr.size {
             self.set_size(open, chosen.attr.size).await?;
         }
-        // COMMIT (RFC 1813 §3.3.21): the layers below send data again that the origin has lost, as the write
-        // verifier shows, or `fsync` fails.
+        // COMMIT (RFC 1813 §3.3.21): data that the origin has lost, by its write verifier, are sent again
+        // below.
         self.shared.below.fsync(&open.cx, open.file, SyncScope::All).resolve().await
     }
 

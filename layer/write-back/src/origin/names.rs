@@ -148,8 +148,7 @@ impl Round {
         self.found().links_differ.extend(undone.map(|key| key.0).chain(homes));
     }
 
-    /// Adopts another writer's change that makes an operation impossible. Returns `error` if it has another
-    /// cause.
+    /// Adopts another writer's change if that made an operation impossible; otherwise returns `error`.
     async fn give_way(&self, op: &Op, error: Error) -> Result<()> {
         let (id, is_directory) = (op.target.node, op.target.file_type == FileType::Directory);
         match (&op.kind, &error) {

@@ -154,9 +154,8 @@ impl Round {
         self.shared.journal.stable(ticket).await
     }
 
-    /// Opens a file for writing. If that is refused, sets the requested mode of the file, which may permit
-    /// it, and opens again. Returns `None` if another writer has changed the file: both versions are kept
-    /// then.
+    /// Opens a file for writing. If that is refused, sets the file's requested mode, which may permit it, and
+    /// opens again; or returns `None` if another writer has changed the file, and both versions were kept.
     async fn open_permitted(
         &self,
         chosen: &Chosen,
@@ -181,8 +180,7 @@ impl Round {
         }
     }
 
-    /// Opens a file for writing, as the first user permitted: that of the change, the owner, or the
-    /// superuser.
+    /// Opens a file for writing as the first who may: the changing user, the owner, or the superuser.
     async fn open_to_write(&self, chosen: &Chosen, below: NodeId) -> Result<OpenBelow> {
         let fs = &self.shared.below;
         let owner = Identity { uid: chosen.attr.uid, gid: chosen.attr.gid, groups: None };

@@ -23,8 +23,8 @@ pub(super) struct Chosen {
     pub layers: Vec<Layer>,
     pub link: Option<Vec<u8>>,
     pub user: Identity,
-    /// Version last seen at the origin. With another size or modification time, another writer has changed
-    /// it.
+    /// Version last seen at the origin. Another size or modification time there shows another writer's
+    /// change.
     pub version: Option<WeakAttr>,
     /// Directory and name under which a new node is created; `None` if the origin has the node.
     pub home: Option<Key>,
@@ -139,7 +139,6 @@ impl Plan {
         }
     }
 
-    /// Returns the nodes other than directories.
     pub(super) fn files(&self) -> impl Iterator<Item = &Arc<Chosen>> {
         self.nodes.values().filter(|chosen| !chosen.is_directory())
     }

@@ -404,7 +404,6 @@ impl Round {
         self.shared.freed();
     }
 
-    /// Ends an opening below.
     pub(super) fn release(&self, cx: &Ctx, file: File) {
         self.shared.below.release(cx, file);
     }

@@ -31,7 +31,6 @@ impl Window {
         });
     }
 
-    /// Waits until all futures have ended.
     pub(super) fn wait(&self) {
         drop(self.until_fewer_than(1));
     }

@@ -131,8 +131,8 @@ impl FileSystem for WriteBackFileSystem {
         Answer::later(self.view(cx).sync())
     }
 
-    /// Returns this layer's operations even if the origin has none: this layer provides one attribute of the
-    /// root.
+    /// Returns this layer's operations even if the origin has none: one attribute of the root is this
+    /// layer's.
     fn xattrs(&self) -> Option<&dyn Xattrs> {
         Some(self)
     }

@@ -153,7 +153,6 @@ impl View {
         })
     }
 
-    /// Checks that the user may add a name to a directory.
     pub(super) async fn check_add(&self, dir: NodeId) -> Result<()> {
         self.check(dir, AccessMask::WRITE | AccessMask::EXECUTE).await
     }

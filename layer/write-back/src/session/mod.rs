@@ -124,7 +124,6 @@ impl View {
         &self.session.shared
     }
 
-    /// Returns the caller's context for operations below.
     fn below_cx(&self) -> Ctx {
         below_cx(&self.cx, self.cx.identity.clone())
     }

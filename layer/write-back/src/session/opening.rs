@@ -1,5 +1,4 @@
-//! Opening of files and directories, and of the same files in the cache, from which other than local data are
-//! read.
+//! Opening of files and directories, and of the same files in the cache when other than local data are read.
 
 use tombolo_core::fs::{AccessMask, File, FileType, NodeId, OpenFlags, Opened, SetAttr};
 use tombolo_core::{Ctx, Error, Result, Want, lock};

@@ -144,7 +144,6 @@ impl View {
         fitting(listed, limit_bytes)
     }
 
-    /// Returns the value of an attribute, if it exists.
     async fn xattr(&self, id: NodeId, name: XattrName<'_>) -> Result<Option<Vec<u8>>> {
         let (here, below, is_ours) = {
             let tree = self.shared().tree();
