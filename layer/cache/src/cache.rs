@@ -231,9 +231,9 @@ impl Cache {
         Ok(object.shown(if is_known { &known } else { attr }))
     }
 
-    /// Records that the origin has answered a request for an object with `error`: the attributes must be
-    /// revalidated, and an object that the origin lacks is dropped. If no answer arrived ([`is_unanswered`]),
-    /// cached state stays valid. Returns `error`.
+    /// Records the failure of a request for an object, and returns `error`. If the origin has answered, the
+    /// attributes must be revalidated, and an object that the origin lacks is dropped. Without an answer
+    /// ([`is_unanswered`]) cached state stays valid.
     pub(crate) fn failed(&self, object: &Object, error: Error) -> Error {
         if !is_unanswered(&error) {
             object.doubt();

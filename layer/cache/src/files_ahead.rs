@@ -47,7 +47,7 @@ pub(crate) enum Next {
     },
 }
 
-/// Maximum size of a prefetched file, in bytes. Larger files are left to read-ahead, which soon catches up.
+/// Maximum size of a prefetched file, in bytes. The remainder of a larger file is fetched by read-ahead.
 pub(crate) const FILE_BYTES_MAX: u64 = 128 << 10;
 
 /// Maximum number of files fetched at a time; each takes at least a round trip.

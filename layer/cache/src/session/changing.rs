@@ -376,7 +376,8 @@ pub(super) enum Seen {
     Before,
     /// State right after the change.
     After,
-    /// State right before or right after the change for the names concerned; for others, either.
+    /// State right before or after the change for its own names; others may show local changes before or
+    /// since.
     Beside,
 }
 

@@ -1,4 +1,4 @@
-//! Reads from the local disk, or from the origin through it.
+//! Reads of files: from the local disk, where missing parts are stored first, or past the cache.
 
 use std::ops::Range;
 use std::sync::Arc;

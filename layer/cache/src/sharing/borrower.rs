@@ -41,7 +41,7 @@ impl Default for BorrowOptions {
     }
 }
 
-/// A borrower from the cache in one directory. Dropping it returns everything.
+/// A borrower from the cache in one directory. Dropping it returns all borrowed descriptors.
 #[derive(Debug)]
 pub(crate) struct Borrower {
     shared: Arc<Shared>,

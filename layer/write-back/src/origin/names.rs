@@ -354,7 +354,7 @@ impl<'a> Names<'a> {
         !is_directory(target) && !is_directory(holder) && !self.is_in_use(holder.node)
     }
 
-    /// Returns `true` for an open node without a local name, whose data are read from below.
+    /// Returns `true` for a node without a local name that is still open, so that its data may be read below.
     fn is_in_use(&self, node: NodeId) -> bool {
         let tree = self.round.shared.tree();
         tree.is_unnamed(node) && tree.open.contains_key(&node)

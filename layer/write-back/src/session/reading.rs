@@ -1,4 +1,4 @@
-//! Reads: local changes from the local disk, other data from below.
+//! Reads: locally written data from the local disk, other data from the cache (`below`).
 
 use tombolo_core::fs::{File, FileType, OpenFlags, ReadDone};
 use tombolo_core::{Error, Result};

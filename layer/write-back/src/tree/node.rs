@@ -142,7 +142,7 @@ impl Node {
         self.refused -= set;
     }
 
-    /// Lets the top layer receive writes. If it is being sent, it is sent again with them.
+    /// Lets the top layer receive writes. If the layer is being sent, it is sent again with the later writes.
     pub(crate) fn thaw(&mut self) {
         self.layers.last_mut().into_iter().for_each(|top| top.is_frozen = false);
     }
