@@ -186,7 +186,6 @@ impl Advice {
         self.file.advice == image::Advice::Whole
     }
 
-    /// Counts zero bytes that were not fetched.
     pub(crate) fn filled(&self, bytes: u64) {
         self.counters.zero_bytes.add(bytes);
     }

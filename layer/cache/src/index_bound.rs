@@ -36,6 +36,7 @@ pub(crate) struct IndexBound {
     is_recorded: AtomicBool,
 }
 
+/// Position of the clock hand, and the pass and round in progress.
 #[derive(Debug, Default)]
 struct Hand {
     /// The row processed last.

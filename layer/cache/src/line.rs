@@ -34,7 +34,7 @@ struct State {
 pub(crate) struct Sent {
     at: Instant,
     bytes: u64,
-    /// Bytes in flight when it was sent.
+    /// Bytes in flight before the fetch was sent.
     before_bytes: u64,
 }
 

@@ -62,8 +62,8 @@ pub(crate) struct State {
     /// Time of the request for `attr`, or of a later one whose answer confirmed them, the time of access
     /// aside. `None` if `attr` are from the index or must be revalidated.
     pub asked: Option<Instant>,
-    /// Time such that the answer to an earlier request is late: a later answer is cached, or a local change
-    /// was made since. `None` if no answer is late.
+    /// Time of the last cached answer's request or local change: an answer to a request made before is late.
+    /// `None` if there was neither.
     pub latest: Option<Instant>,
     /// Arrival of the last answer stored. The order in which the origin performed its request and another one
     /// made before this time is unknown.

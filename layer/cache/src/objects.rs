@@ -35,6 +35,7 @@ pub(crate) struct Objects {
     pub shared: Arc<Shared>,
 }
 
+/// Objects in memory: by number, and by the origin's handle; an object may be in the first table only.
 #[derive(Default)]
 struct Tables {
     by_id: HashMap<ObjectId, Arc<Object>>,
@@ -370,7 +371,6 @@ impl Tables {
     }
 }
 
-/// Returns the node of an object: its number.
 pub(crate) fn node_of(id: ObjectId) -> NodeId {
     NodeId(id.0)
 }

@@ -37,7 +37,6 @@ impl PackedSoFar {
         self.compressed_bytes.fetch_add(compressed_bytes as u64, Ordering::Relaxed);
     }
 
-    /// Returns `true` if the data hardly compress.
     fn is_dense(&self) -> bool {
         let [bytes, packed] =
             [&self.bytes, &self.compressed_bytes].map(|bytes| bytes.load(Ordering::Relaxed));

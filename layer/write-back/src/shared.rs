@@ -129,6 +129,7 @@ pub(crate) struct Gate {
     left: Condvar,
 }
 
+/// The promise of the reopening while the gate is closed; and the number of writers inside.
 #[derive(Debug, Default)]
 struct GateState {
     closed: Option<Arc<Promise<()>>>,
@@ -141,6 +142,7 @@ struct Reopening<'a>(&'a Gate);
 /// A writer inside the gate.
 pub(crate) struct Inside<'a>(&'a Gate);
 
+/// Space for unsent data: the promise of the next release of space, and the last query of the local disk.
 #[derive(Debug)]
 struct Room {
     freed: Arc<Promise<()>>,

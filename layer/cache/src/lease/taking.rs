@@ -22,7 +22,7 @@ pub(super) struct Taking<'a> {
     pub takes: bool,
 }
 
-/// A lease file that was created, or that an earlier process left and this one has renewed.
+/// The acquired lease file: created, replaced, or left by an earlier process of this cache and renewed.
 pub(super) struct Taken {
     pub handle: PersistentHandle,
     /// `true` if another cache held the lease, which may not have noticed the takeover yet.
@@ -112,7 +112,6 @@ impl Taking<'_> {
     }
 }
 
-/// Computes the time between two times of the origin.
 fn since(then: Timestamp, now: Timestamp) -> Duration {
     let nanos = |time: Timestamp| i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
     let nanos = u64::try_from((nanos(now) - nanos(then)).max(0)).unwrap_or(u64::MAX);

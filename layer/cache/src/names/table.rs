@@ -38,6 +38,7 @@ struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == 24);
 
+/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Target known, but not confirmed yet by the listing being stored.
@@ -96,7 +97,6 @@ impl Table {
         index.insert_unique(hasher.hash_one(name), number, hash_of);
     }
 
-    /// Removes a name, and returns its position.
     pub(super) fn remove(&mut self, name: &[u8]) -> Option<u64> {
         let number = self.slot_of(name)?;
         let slot = self.slots.get_mut(number)?;

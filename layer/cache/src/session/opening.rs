@@ -225,7 +225,6 @@ impl View {
     }
 }
 
-/// Marks a file's data as recently used.
 fn touch(object: &Object) {
     let data = object.state().data.clone();
     if let Some(data) = data {

@@ -57,7 +57,7 @@ impl View {
             None => {
                 let asked = Instant::now();
                 let attr = self.cache().fetch_attr(&self.cx, object).await?;
-                // Data are revalidated at each open, names with their directory.
+                // A file's data are revalidated at its open, a directory's names with its attributes.
                 if object.file_type == FileType::Directory {
                     object.settle(asked, self.cache().options_of(object).contract);
                 }

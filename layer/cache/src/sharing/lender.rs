@@ -41,6 +41,7 @@ struct Acceptor {
     complaints: RateLimit,
 }
 
+/// A borrower. `is_welcome` in its state: the handshake was accepted.
 #[derive(Debug)]
 struct Connection {
     socket: OwnedFd,

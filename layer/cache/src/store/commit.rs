@@ -38,6 +38,7 @@ struct Pending {
     is_closing: bool,
 }
 
+/// Changes to write in one transaction, by object, or by object and generation.
 #[derive(Default)]
 struct Batch {
     objects: HashMap<ObjectId, Arc<Object>>,

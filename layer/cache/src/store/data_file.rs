@@ -69,6 +69,7 @@ const LENT_BYTES_MAX: u64 = 64 << 20;
 const LENT_EXTENTS_MAX: usize = 64;
 const VERIFIED_BYTES_MAX: u64 = 8 << 20;
 
+/// Cached blocks of a data file: their checksums, in chunks, and their total size.
 #[derive(Debug)]
 struct Blocks {
     chunks: HashMap<u64, Chunk>,

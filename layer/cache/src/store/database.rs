@@ -192,7 +192,6 @@ impl Database {
     }
 }
 
-/// Converts to SQLite's signed integers.
 fn number(value: u64) -> i64 {
     value.cast_signed()
 }

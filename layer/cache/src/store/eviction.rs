@@ -24,6 +24,7 @@ pub(super) struct Eviction {
     held_bytes: u64,
 }
 
+/// A stored data file. `is_main`: it is in the main queue. `holds`: number of holds, which spare it.
 #[derive(Debug)]
 struct Kept {
     /// Generation of the object's data.

@@ -52,7 +52,6 @@ impl Store {
         read
     }
 
-    /// Returns the object of this number, if it is queued for writing.
     pub(crate) fn queued(&self, id: ObjectId) -> Option<Arc<Object>> {
         self.shared.queue.object(id)
     }

@@ -240,7 +240,6 @@ impl Store {
         self.shared.reserved_id().map_err(Error::io)
     }
 
-    /// Queues the state of an object for writing.
     pub(crate) fn keep(&self, object: &Arc<Object>) {
         self.shared.queue.keep(object);
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::data_file::State as DataState;
 use crate::object::Object;
 
-/// Maximum delay. A longer one results from a wrong clock.
+/// Maximum delay. A longer one results from a wrong clock, and the state is not committed.
 const RIPENING_MAX: Duration = Duration::from_secs(60);
 
 /// Names of a directory or data of a file that are too recent to be committed.

@@ -80,8 +80,8 @@ impl View {
         let entry = finding.resolve().await?;
         // This layer holds no look-ups: the cache finds a node by its number without one.
         fs.forget(&self.below_cx(), &[(entry.node, 1)]);
-        // `id` is the number that the cache gave a locally created node when that was sent. Clients know the
-        // node by its local number only.
+        // If the numbers differ, `id` is the cache's number of a locally created node, which clients know by
+        // its local number only.
         if self.shared().tree().own(id) != id {
             return Err(Error::Stale);
         }

@@ -53,7 +53,7 @@ impl Xattrs for WriteBackFileSystem {
 
 impl WriteBackFileSystem {
     /// Runs `work`, or fails with `NotImplemented` if the origin has no extended attributes: a kernel then
-    /// never repeats such a call, and only requests values.
+    /// never sends such a call again. `get` is answered nevertheless, for the root's own attribute.
     fn if_origin_has_any<T>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Answer<T> {
         match self.session().shared.below.xattrs() {
             Some(_) => Answer::later(work),
