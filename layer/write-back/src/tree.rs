@@ -49,7 +49,7 @@ pub(crate) struct Target {
 /// A changed name, with its target in the cache and its local one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Target below, as last known; `None` if the name is absent.
+    /// Target at the origin, as last known; `None` if the name is absent.
     pub before: Option<Target>,
     /// Local target; `None` if the name is absent locally.
     pub now: Option<Target>,
@@ -67,7 +67,7 @@ pub(crate) struct Place {
 pub(crate) struct Tree {
     pub nodes: HashMap<NodeId, Node>,
     pub names: HashMap<NodeId, BTreeMap<NameBuf, Place>>,
-    /// Locally created nodes, by their number below.
+    /// Locally created nodes, by the cache's number.
     pub made: HashMap<NodeId, NodeId>,
     /// Names by which files were last found; cleared when there are too many.
     seen: HashMap<NodeId, (NodeId, NameBuf)>,
@@ -75,7 +75,7 @@ pub(crate) struct Tree {
     pub open: HashMap<NodeId, u32>,
     /// Number of changes so far, over all runs.
     pub change: u64,
-    /// Counter, incremented when earlier look-ups below may be invalid.
+    /// Counter, incremented when earlier look-ups at the cache may be invalid.
     pub epoch: u64,
     /// Number of unsent bytes.
     pub dirty_bytes: u64,
@@ -198,7 +198,7 @@ impl Tree {
         of_nodes.chain(places.flat_map(|(dir, place)| self.numbers_of(dir, place))).collect()
     }
 
-    /// Returns a node that is about to be changed. `attr` are its attributes below, used unless the node
+    /// Returns a node that is about to be changed. `attr` are the cache's attributes, used unless the node
     /// differs already.
     pub(crate) fn touch(&mut self, id: NodeId, attr: &Attr) -> &mut Node {
         self.touched(id);
@@ -269,7 +269,7 @@ impl Tree {
         node.layers.into_iter().for_each(|layer| self.drop_layer(layer));
     }
 
-    /// Changes the local target of a name. `below` is its target below, used if none is recorded.
+    /// Changes the local target of a name. `below` is its target at the cache, used if none is recorded.
     pub(crate) fn set_name(
         &mut self,
         dir: NodeId,

@@ -51,8 +51,7 @@ impl Round {
         if end != chosen.attr.size {
             self.set_size(open, chosen.attr.size).await?;
         }
-        // COMMIT (RFC 1813 §3.3.21): data that the origin has lost, by its write verifier, are sent again
-        // below.
+        // COMMIT (RFC 1813 §3.3.21): data that the origin has lost, by its write verifier, are sent again.
         self.shared.below.fsync(&open.cx, open.file, SyncScope::All).resolve().await
     }
 

@@ -51,7 +51,7 @@ enum Performed {
     Done,
     /// Another writer's version stays.
     GaveWay,
-    /// EINVAL for a directory, which may be about to become part of itself.
+    /// EINVAL for a directory: the rename might move it into itself, unless others are renamed first.
     MayLoop,
     Refused,
     Failed,
@@ -354,7 +354,7 @@ impl<'a> Names<'a> {
         !is_directory(target) && !is_directory(holder) && !self.is_in_use(holder.node)
     }
 
-    /// Returns `true` for a node without a local name that is still open, so that its data may be read below.
+    /// Returns `true` for a node without a local name that is still open, so that its data may be read.
     fn is_in_use(&self, node: NodeId) -> bool {
         let tree = self.round.shared.tree();
         tree.is_unnamed(node) && tree.open.contains_key(&node)

@@ -13,7 +13,7 @@ use super::plan::Chosen;
 use super::round::Round;
 use crate::tree::{Set, Target, Tree};
 
-/// A file opened below for writing, its attributes at that time, and the context of the user who opened it.
+/// A file opened at the cache for writing, its attributes at that time, and the context of its opener.
 pub(super) struct OpenBelow {
     pub file: File,
     pub attr: Attr,

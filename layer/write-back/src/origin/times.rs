@@ -53,8 +53,8 @@ impl Times {
         }
     }
 
-    /// Restores the times of the noted directories at the origin, where names were changed there or may have
-    /// been.
+    /// Restores the times of the noted directories at the origin, if names in them were changed there, or
+    /// may have been.
     pub(super) fn restore(self, round: &Arc<Round>) {
         for (dir, attr) in self.noted {
             let has_changed = round.found().changed.contains(&dir);

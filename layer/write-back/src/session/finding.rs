@@ -13,7 +13,7 @@ pub(super) struct Seen {
     pub name: NameBuf,
     /// Target and its attributes.
     pub found: Option<(Target, Attr)>,
-    /// Target below, if the name has no local record.
+    /// Target at the cache, if the name has no local record.
     pub below: Option<Target>,
     /// Local target of the name; `None` if the name has no local record, `Some(None)` if it was removed.
     here: Option<Option<Target>>,
@@ -53,7 +53,7 @@ impl View {
         Ok(shown(id, attr, kept))
     }
 
-    /// Converts the entry of a look-up below to the local target, with its attributes as shown locally.
+    /// Converts the entry of a look-up at the cache to the local target and its attributes as shown locally.
     fn met(&self, tree: &Tree, entry: &Entry) -> (Target, Attr) {
         let id = tree.own(entry.node);
         let attr = match tree.nodes.get(&id) {
@@ -126,7 +126,7 @@ impl View {
     }
 
     /// Checks the user's permissions for a node: by its attributes if this layer has changed it, even while
-    /// the origin is unreachable, and otherwise below.
+    /// the origin is unreachable, and otherwise by the cache.
     pub(super) async fn check(&self, id: NodeId, mask: AccessMask) -> Result<()> {
         let (is_ours, below) = {
             let tree = self.shared().tree();
@@ -199,7 +199,7 @@ impl View {
     }
 }
 
-/// Returns the attributes of a node below as shown locally: the attributes set by write-back, until another
+/// Returns the cache's attributes of a node as shown locally: those set by write-back, until another
 /// writer changes the node.
 fn shown(id: NodeId, attr: Attr, kept: Option<(WeakAttr, Attr)>) -> Attr {
     match kept {

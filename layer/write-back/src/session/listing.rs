@@ -1,4 +1,4 @@
-//! Directory listing: unchanged names at their positions below, then changed ones, by a hash of the name.
+//! Directory listing: unchanged names at the cache's positions, then changed ones, by a hash of the name.
 //! Positions do not depend on state that a restart would lose.
 
 use tombolo_core::fs::{Cookie, DirEntry, DirPage, Entry, File, FileType, Name, NameBuf, NodeId, OpenFlags};

@@ -43,7 +43,7 @@ pub(crate) struct Session {
 struct Opening {
     node: NodeId,
     flags: OpenFlags,
-    /// Opening below, established by the first read or listing of the cache.
+    /// Opening of the cache, made by the first read or listing of the cache.
     below: Mutex<Option<File>>,
     user: Identity,
     shared: Arc<Shared>,
@@ -150,7 +150,7 @@ impl View {
     }
 }
 
-/// Returns the context of an operation below on behalf of `identity`.
+/// Returns the context of an operation at the cache on behalf of `identity`.
 fn below_cx(cx: &Ctx, identity: Identity) -> Ctx {
     Ctx { key: None, want: Want::empty(), fetched_since: None, found: None, identity, ..cx.clone() }
 }

@@ -57,7 +57,7 @@ impl View {
         Ok(ReadDone { count, eof: offset.saturating_add(count as u64) >= size })
     }
 
-    /// Fills `into` from below, with zeroes beyond the end.
+    /// Fills `into` from the cache, with zeroes beyond the end of the file there.
     async fn read_below(&self, opening: &Opening, mut offset: u64, mut into: Sink) -> Result<()> {
         let below = self.opened_below(opening).await?;
         while !into.is_empty() {

@@ -200,7 +200,7 @@ impl View {
     }
 }
 
-/// Updates a node that has lost a name, or a directory that has lost its only one.
+/// Updates a node that has lost a name; a directory has lost its only one.
 fn drop_name(tree: &mut Tree, target: Target, attr: &Attr) {
     let node = tree.touch(target.node, attr);
     match node.is_directory() {

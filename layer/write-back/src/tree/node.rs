@@ -50,7 +50,7 @@ pub(crate) struct Layer {
 pub(crate) struct Node {
     /// Attributes as shown to clients.
     pub attr: Attr,
-    /// Number below; `None` if the origin does not have the node yet.
+    /// The cache's number of the node; `None` if the origin does not have the node yet.
     pub below: Option<NodeId>,
     /// Parent of a locally created or moved directory.
     pub parent: Option<NodeId>,
