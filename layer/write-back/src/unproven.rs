@@ -18,7 +18,7 @@ pub(crate) struct Unproven {
     pub sums: HashMap<Key, u32>,
     /// Size of the data that are also in the journal, in bytes.
     pub pieces_bytes: u64,
-    /// Blocks in their files of the data that are also in the journal, by generation.
+    /// Blocks of the data that are also in the journal, by the generation of their file.
     pieces: HashMap<u64, Blocks>,
 }
 

@@ -270,7 +270,7 @@ impl Lease {
         let Some(found) = self.root.find(LEASE_NAME.as_bytes()).await? else {
             return Ok(Some(Holder::default()));
         };
-        // With another handle it may still be the same file, as servers may change handles.
+        // A file with another handle may still be this cache's, as servers may change handles.
         if lock(&self.handle).as_ref() != Some(&found.handle) {
             let holder = self.root.holder(&found).await?;
             if !holder.is_same(&self.own) {

@@ -120,7 +120,7 @@ impl View {
         let contract = self.cache().options_of(dir).contract;
         {
             let mut state = dir.state();
-            // Once its name existed, another request may have created a name in the directory.
+            // Since the directory has its name, another request may have created a name in it.
             let is_changed =
                 state.changed.is_some_and(|changed| changed > asked) || !state.names.changes.is_empty();
             if contract != Contract::Exclusive || is_changed || state.names.is_complete() {

@@ -253,8 +253,8 @@ impl FileSystem for CachedFileSystem {
         let (known, is_old) = self.0.cache.room.known(&self.0.cache.policy().default);
         match known {
             Some(stat) if is_old => {
-                // Programs query this often and need only a rough answer, so they do not wait for a newer
-                // one.
+                // Programs query free space often and need only a rough answer, so they do not wait for a
+                // newer one.
                 let view = View { cx: detached(cx), ..view };
                 task::spawn(async move { drop(view.statfs(object).await) });
                 self.hit(Ok(stat))

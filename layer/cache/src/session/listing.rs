@@ -32,11 +32,11 @@ const GROWING_BYTES_MIN: u64 = 16 << 10;
 /// Extent of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// All names if they are few, prefetched.
+    /// All names if they are few ([`FEW`]), for a prefetch.
     Unasked,
-    /// All names, prefetched with their tree.
+    /// All names, for a prefetch of the whole tree.
     Tree,
-    /// All names if they are few, for a reader.
+    /// All names if they are few ([`FEW`]), for a reader.
     Few,
     /// All names, for a reader.
     All,

@@ -203,7 +203,7 @@ impl View {
                 Err(error) => return Err(error),
             },
         };
-        // If this cache has a removed file open, some origins rename it, so its directory is not empty.
+        // Some origins rename an open file instead of removing it, and its directory stays non-empty.
         let unasked = found.as_ref().and_then(|found| self.cache().origin.unasked.end(found.id));
         if let Some(ended) = unasked {
             self.cx.interrupt.unless_raised(ended).await?;

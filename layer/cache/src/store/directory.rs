@@ -77,7 +77,7 @@ pub enum OpenError {
     OtherVolume {
         /// Path of the cache directory.
         path: PathBuf,
-        /// Location of both file systems.
+        /// Location of the cached file system and of the present one.
         location: String,
     },
 }
