@@ -1,4 +1,4 @@
-//! State shared by all sessions and the write-back thread.
+//! [`Shared`]: the state that all sessions and the write-back thread use, and how they wait for each other.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
