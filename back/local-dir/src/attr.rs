@@ -18,7 +18,7 @@ pub(crate) fn attr_of(stat: &Stat) -> Attr {
         rdev: Device { major: stat.special.major, minor: stat.special.minor },
         fsid: stat.device.packed(),
         fileid: stat.inode,
-        generation: birth_mark(stat),
+        generation: birth_ns(stat),
         atime: timestamp(stat.accessed),
         mtime: timestamp(stat.modified),
         ctime: timestamp(stat.changed),
@@ -29,7 +29,7 @@ pub(crate) fn attr_of(stat: &Stat) -> Attr {
 
 /// Returns the birth time in nanoseconds, which distinguishes a file from an earlier one with the same inode
 /// number; 0 where the file system does not record it.
-pub(crate) fn birth_mark(stat: &Stat) -> u64 {
+pub(crate) fn birth_ns(stat: &Stat) -> u64 {
     let Some(born) = stat.born else { return 0 };
     born.seconds.unsigned_abs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(born.nanoseconds))
 }

@@ -10,7 +10,7 @@ use tombolo_sys::handle::FileHandle;
 use tombolo_sys::open::{OpenFlags, open_place};
 use tombolo_sys::stat::{self, Stat};
 
-use crate::attr::{attr_of, birth_mark};
+use crate::attr::{attr_of, birth_ns};
 use crate::mounts::packed;
 use crate::state::{Location, Session, is_big};
 use crate::table::{Anchor, Cooled, Freed, Identity, Key, NodeState};
@@ -187,7 +187,7 @@ impl Session {
 
     pub(crate) fn identity(&self, stat: &Stat, mount: u32) -> Identity {
         let key = Key { inode: stat.inode, device: packed(stat.device), mount };
-        Identity { key, birth: birth_mark(stat), kind: stat.kind() }
+        Identity { key, birth: birth_ns(stat), kind: stat.kind() }
     }
 
     fn find_again(&self, node: NodeId, identity: Identity, anchor: Anchor) -> Result<Location> {

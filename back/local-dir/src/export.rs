@@ -15,7 +15,7 @@ use tombolo_sys::open::{OwnDescriptors, open_root};
 use tombolo_sys::stat::stat;
 use tombolo_sys::{Errno, creds};
 
-use crate::attr::birth_mark;
+use crate::attr::birth_ns;
 use crate::host_watch::HostWatch;
 use crate::mounts::{Mounts, packed};
 use crate::options::Options;
@@ -58,7 +58,7 @@ impl LocalDir {
         let mounts = Mounts::default();
         mounts.register(&own, root.as_fd(), &facts).map_err(|_| refused(Errno::IO))?;
         let key = Key { inode: facts.inode, device: packed(facts.device), mount: 0 };
-        let identity = Identity { key, birth: birth_mark(&facts), kind: facts.kind() };
+        let identity = Identity { key, birth: birth_ns(&facts), kind: facts.kind() };
         let export = Arc::new(ExportState {
             root: Location::new(identity, Arc::new(root)),
             own,

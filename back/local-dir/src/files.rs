@@ -240,20 +240,20 @@ impl Cursor {
     /// Finds a cookie that the kernel cannot seek. Usually the cookie is among the entries read last, of
     /// which the caller did not take all; otherwise the directory is read from its start.
     fn find(&mut self, fd: BorrowedFd<'_>, cookie: Cookie) -> Result<()> {
-        if self.is_in_listing(cookie) {
+        if self.continue_in_listing(cookie) {
             return Ok(());
         }
         if self.spare.is_some() {
             std::mem::swap(&mut self.listing, &mut self.spare);
             self.is_spare_ahead = !self.is_spare_ahead && self.spare.is_some();
-            if self.is_in_listing(cookie) {
+            if self.continue_in_listing(cookie) {
                 return Ok(());
             }
         }
         dir::seek(fd, SysCookie(Cookie::START.0)).map_err(|_| Error::BadCookie)?;
         self.start_anew();
         while self.read(fd)? {
-            if self.is_in_listing(cookie) {
+            if self.continue_in_listing(cookie) {
                 return Ok(());
             }
         }
@@ -262,7 +262,7 @@ impl Cursor {
     }
 
     /// Continues after the entry with this cookie, if it is buffered.
-    fn is_in_listing(&mut self, cookie: Cookie) -> bool {
+    fn continue_in_listing(&mut self, cookie: Cookie) -> bool {
         let Some(listing) = &self.listing else { return false };
         let Some(index) = listing.entries().position(|entry| entry.next.0 == cookie.0) else { return false };
         (self.given, self.next) = (index + 1, cookie);

@@ -100,7 +100,7 @@ impl HostWatch {
     /// that contains it, so these events cannot be matched with nodes.
     pub fn met_volume(&self, export: &ExportState, mount: &Mount) {
         // The subvolume is recorded first: a watch that starts later finds it.
-        if mount.has_another_volume() && lock(&self.state).running.is_some() {
+        if mount.record_volume() && lock(&self.state).running.is_some() {
             tracing::warn!("a subvolume of the export cannot be watched: clients revalidate");
             self.is_incomplete.store(true, Ordering::SeqCst);
             notify_everything(export);

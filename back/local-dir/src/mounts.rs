@@ -74,7 +74,7 @@ impl Mount {
     }
 
     /// Records a file of another device than the root's. Returns `true` the first time.
-    pub fn has_another_volume(&self) -> bool {
+    pub fn record_volume(&self) -> bool {
         !self.has_volumes.swap(true, Ordering::SeqCst)
     }
 

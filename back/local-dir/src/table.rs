@@ -26,7 +26,7 @@ pub(crate) struct Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub key: Key,
-    /// Birth mark, see [`crate::attr::birth_mark`].
+    /// Birth mark, see [`crate::attr::birth_ns`].
     pub birth: u64,
     /// Type bits of the file's mode.
     pub kind: u32,

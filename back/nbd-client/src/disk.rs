@@ -80,7 +80,7 @@ pub(crate) struct Pending {
     pub(crate) status: Result<(), Status>,
     pub(crate) extents: Vec<Extent>,
     /// For a flush, the number of changes that it makes durable.
-    mark: u64,
+    change_count: u64,
     promise: Arc<Promise<Outcome>>,
 }
 
@@ -260,7 +260,7 @@ impl DiskState {
             let cookie = requests.next_cookie;
             let request =
                 Request { flags, command, cookie, offset: range.offset, len_bytes: range.len_bytes };
-            let mark = requests.unflushed.mark();
+            let change_count = requests.unflushed.answered();
             let pending = Pending {
                 request,
                 source,
@@ -268,7 +268,7 @@ impl DiskState {
                 read_bytes: 0,
                 status: Ok(()),
                 extents: Vec::new(),
-                mark,
+                change_count,
                 promise: promise.clone(),
             };
             let connection = requests.connection.clone();
@@ -330,7 +330,7 @@ impl DiskState {
             }
             match pending.status {
                 Ok(()) if pending.request.command == Command::FLUSH => {
-                    requests.unflushed.flushed(pending.mark)
+                    requests.unflushed.flushed(pending.change_count)
                 }
                 Ok(()) if self.first.has(Flags::SEND_FLUSH) && pending.is_volatile_change() => {
                     requests.unflushed.changed()

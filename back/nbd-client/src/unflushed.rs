@@ -18,13 +18,13 @@ impl Unflushed {
     }
 
     /// Returns the number of changes that a flush sent now makes durable.
-    pub(crate) fn mark(&self) -> u64 {
+    pub(crate) fn answered(&self) -> u64 {
         self.answered
     }
 
-    /// Records the reply to a flush with this mark.
-    pub(crate) fn flushed(&mut self, mark: u64) {
-        self.durable = self.durable.max(mark);
+    /// Records the reply to a flush with this change_count.
+    pub(crate) fn flushed(&mut self, change_count: u64) {
+        self.durable = self.durable.max(change_count);
     }
 
     /// Records the loss of the connection, after which another server process may answer.
@@ -49,13 +49,13 @@ mod tests {
         unflushed.connection_lost();
         assert!(!unflushed.take_loss());
         unflushed.changed();
-        let mark = unflushed.mark();
-        unflushed.flushed(mark);
+        let change_count = unflushed.answered();
+        unflushed.flushed(change_count);
         unflushed.connection_lost();
         assert!(!unflushed.take_loss());
-        let mark = unflushed.mark();
+        let change_count = unflushed.answered();
         unflushed.changed();
-        unflushed.flushed(mark);
+        unflushed.flushed(change_count);
         unflushed.connection_lost();
         assert!(unflushed.take_loss(), "it was answered after the flush had begun");
         assert!(!unflushed.take_loss());

@@ -25,6 +25,7 @@ use crate::session::{Beginning, NfsFileSystem, Session};
 pub struct NfsExport {
     nfs: Nfs,
     root: Arc<Root>,
+    /// Attributes of the root when it was mounted, and the time from which they count as requested.
     fattr: Fattr3,
     asked: Instant,
     profile: Profile,
@@ -36,7 +37,7 @@ pub struct NfsExport {
 /// Maximum wait of an unmount for background work.
 const LEAVING: Duration = Duration::from_secs(10);
 
-/// Sizes until the server has reported its limits. No READ or WRITE is sent until then.
+/// Sizes until the server has reported its limits. No READ, WRITE or listing is requested until then.
 const UNKNOWN: Sizes = Sizes { read_max: 512, write_max: 512, listing: 512 };
 
 impl NfsExport {
@@ -64,7 +65,8 @@ impl NfsExport {
 
     /// Mounts as [`NfsExport::mount`] does, over the standard streams of a program. Each call of the mount
     /// may take 30 seconds, because the program may first have to connect and authenticate. The tunnel is
-    /// closed by [`leave`](Self::leave), with the export and its last session, or if the mount fails.
+    /// closed by [`leave`](Self::leave), when the export and its last session are dropped, or if the mount
+    /// fails.
     ///
     /// # Errors
     /// Fails with [`MountError`].
@@ -101,7 +103,7 @@ impl NfsExport {
         let probing = Nfs::new(probe, &label, UNKNOWN);
         options.rpc.label.clone_from(&label);
         let rpc = program.start(mounting::NFS, options.rpc.clone())?;
-        // Connects in the background.
+        // The client connects while the calls below are made; the reply to this NULL is not awaited.
         drop(rpc.call(Call::new(Procedure::Null.number(), Credential::None), |_| ()));
         let deadline = Some(probing.rpc().now() + mounting::PROBE_TIMEOUT);
         let caller = Caller { deadline, ..Caller::default() };

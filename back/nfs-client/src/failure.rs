@@ -9,7 +9,7 @@ use tombolo_wire_nfs3::Procedure;
 /// interrupts and time-outs, the waist reports "input/output error", with this as the source.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// No reply, or one that is not from NFS.
+    /// The RPC call failed: no reply, or one by which the server rejects the call.
     #[error("{procedure:?}")]
     Call {
         /// The procedure.
@@ -37,7 +37,7 @@ pub(crate) enum Failure {
         /// The violation.
         what: &'static str,
     },
-    /// The server reports a failure of its own.
+    /// The server reports a failure of its own: IO, SERVERFAULT or REMOTE.
     #[error("{server}: {procedure:?}: server replied {status:?}")]
     Broken {
         /// Host and export.

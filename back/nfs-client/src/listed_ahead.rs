@@ -1,8 +1,8 @@
-//! Directories received with the listing of a parent, retained for a tree walk.
+//! Directories received with the listing of a parent (LIST), retained for a tree walk.
 //!
 //! Used only for callers that walk a tree
 //! ([`Ctx::lists_subdirectories`](tombolo_core::Ctx::lists_subdirectories)), which learn the age of the data.
-//! A change of any directory by this session discards all.
+//! A change of any directory by this session discards all of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -16,7 +16,8 @@ use crate::calls::ListedDir;
 /// Approximate memory limit in bytes; the oldest entries are evicted.
 const BYTES_MAX: usize = 8 << 20;
 
-/// Lifetime after receipt. The transfer time does not count, because slow links profit most.
+/// Lifetime after receipt, not after the request: over a slow connection, which profits most, the transfer
+/// alone may take longer.
 const STAY_MAX: Duration = Duration::from_secs(3);
 
 /// Retained directories.
@@ -35,7 +36,7 @@ struct State {
 
 /// Number of directory changes by this session before a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark(u64);
+pub(crate) struct ChangeCount(u64);
 
 /// A complete listing of a directory.
 #[derive(Debug)]
@@ -49,22 +50,23 @@ pub(crate) struct PrefetchedDir {
 }
 
 impl ListedAhead {
-    /// Returns the mark to pass to [`keep`](Self::keep); call it before the call to the server.
-    pub(crate) fn mark(&self) -> Mark {
-        Mark(lock(&self.0).changes)
+    /// Returns the count to pass to [`keep`](Self::keep). Read it before the call to the server, so that a
+    /// change during the call is noticed.
+    pub(crate) fn change_count(&self) -> ChangeCount {
+        ChangeCount(lock(&self.0).changes)
     }
 
-    /// Stores directories that a call has returned, unless this session has changed a directory since the
-    /// mark.
+    /// Stores directories that a call has returned, unless this session has changed a directory since
+    /// `change_count` was read.
     pub(crate) fn keep(
         &self,
         dirs: Vec<ListedDir>,
         user: &Identity,
         (asked, received): (Instant, Instant),
-        mark: Mark,
+        change_count: ChangeCount,
     ) {
         let mut state = lock(&self.0);
-        if mark.0 != state.changes {
+        if change_count.0 != state.changes {
             return;
         }
         for listed in dirs {
@@ -136,7 +138,7 @@ mod tests {
     #[test]
     fn prefetched_directory_is_returned_once_to_its_user() {
         let (ahead, now) = (ListedAhead::default(), Instant::now());
-        let keep = |number| ahead.keep(vec![dir(number, 3)], &user(1), (now, now), ahead.mark());
+        let keep = |number| ahead.keep(vec![dir(number, 3)], &user(1), (now, now), ahead.change_count());
         keep(1);
         assert!(ahead.take(&handle(1), &user(2), now).is_none());
         assert_eq!(ahead.take(&handle(1), &user(1), now).expect("kept").listed.listing.entries.len(), 3);
@@ -149,12 +151,12 @@ mod tests {
     #[test]
     fn name_change_drops_prefetched_and_pending_directories() {
         let (ahead, now) = (ListedAhead::default(), Instant::now());
-        let before = ahead.mark();
+        let before = ahead.change_count();
         ahead.keep(vec![dir(1, 3)], &user(1), (now, now), before);
         ahead.names_change();
         ahead.keep(vec![dir(2, 3)], &user(1), (now, now), before);
         assert!([1, 2].iter().all(|&number| ahead.take(&handle(number), &user(1), now).is_none()));
-        ahead.keep(vec![dir(3, 3)], &user(1), (now, now), ahead.mark());
+        ahead.keep(vec![dir(3, 3)], &user(1), (now, now), ahead.change_count());
         assert!(ahead.take(&handle(3), &user(1), now).is_some());
     }
 
@@ -162,13 +164,13 @@ mod tests {
     fn prefetched_directories_are_bounded_and_evicted_oldest_first() {
         let (ahead, now) = (ListedAhead::default(), Instant::now());
         for number in 0..3000 {
-            ahead.keep(vec![dir(number, 100)], &user(1), (now, now), ahead.mark());
+            ahead.keep(vec![dir(number, 100)], &user(1), (now, now), ahead.change_count());
             assert!(lock(&ahead.0).bytes <= BYTES_MAX);
         }
         assert!(ahead.take(&handle(0), &user(1), now).is_none());
         assert!(ahead.take(&handle(2999), &user(1), now).is_some());
         for _ in 0..10_000 {
-            ahead.keep(vec![dir(1, 0)], &user(1), (now, now), ahead.mark());
+            ahead.keep(vec![dir(1, 0)], &user(1), (now, now), ahead.change_count());
         }
         assert!(lock(&ahead.0).order.len() < 10_000);
     }

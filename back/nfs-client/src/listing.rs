@@ -9,7 +9,7 @@ use std::time::Instant;
 use tombolo_core::fs::Cookie;
 use tombolo_wire_nfs3::{CookieVerifier, Procedure};
 
-use crate::calls::{Listing, Registration};
+use crate::calls::{ListedEntry, Listing};
 use crate::nodes::Epoch;
 
 /// Listing state of an opening between pages.
@@ -20,10 +20,12 @@ pub(crate) struct Progress {
     /// Last page from the server; callers consume it in smaller ones.
     page: Option<Page>,
     circle: Circle,
+    /// Names on the pages before the last.
     given: Arc<Given>,
 }
 
-/// Maximum number of names remembered of a listing. A longer listing cannot be restarted.
+/// Maximum number of names remembered of a listing, which bounds its memory. A longer listing cannot be
+/// restarted.
 const GIVEN_MAX: usize = 1 << 18;
 
 /// Hashes of the names that were already returned to callers.
@@ -59,15 +61,16 @@ pub(crate) struct Page {
 /// Detection of listings without end, by a repeated cookie.
 #[derive(Debug, Default)]
 struct Circle {
-    /// Reference cookie (Brent's algorithm: replaced after twice as many pages each time).
-    mark: Option<Cookie>,
+    /// Cookie compared with later ones (Brent's cycle detection: replaced after twice as many pages each time).
+    reference: Option<Cookie>,
     pages: u64,
+    /// Number of pages at which `reference` is replaced.
     until: u64,
 }
 
 impl Page {
     /// Returns the entries after `cookie`, if it is a cookie of this page or its start.
-    pub(crate) fn behind(&self, cookie: Cookie) -> Option<&[Registration]> {
+    pub(crate) fn behind(&self, cookie: Cookie) -> Option<&[ListedEntry]> {
         let entries = &self.listing.entries;
         match self.index_of(cookie) {
             Some(index) => entries.get(index + 1..),
@@ -95,7 +98,7 @@ impl Progress {
         if entries.is_empty() && !page.listing.eof {
             return Err("empty page before the end of the directory");
         }
-        let repeats = |entry: &Registration| entry.cookie.0 == page.from.0;
+        let repeats = |entry: &ListedEntry| entry.cookie.0 == page.from.0;
         if entries.iter().any(repeats)
             || entries.windows(2).any(|pair| matches!(pair, [a, b] if a.cookie == b.cookie))
         {
@@ -103,7 +106,7 @@ impl Progress {
         }
         let last = self.page.as_ref().and_then(|page| page.listing.entries.last());
         if last.is_none_or(|last| last.cookie.0 != page.start.0) {
-            // Only consecutive pages can loop, so a jump resets the detection.
+            // Only consecutive pages can loop, so a seek by the caller resets the detection.
             self.circle = Circle::default();
         }
         let before = self.page.as_ref().filter(|_| page.start != Cookie::START);
@@ -158,7 +161,7 @@ impl Progress {
 }
 
 impl Given {
-    fn add(&mut self, listing: &Listing, entries: &[Registration]) {
+    fn add(&mut self, listing: &Listing, entries: &[ListedEntry]) {
         self.is_partial |= self.names.len() + entries.len() > GIVEN_MAX;
         if self.is_partial {
             self.names = HashSet::new();
@@ -171,7 +174,7 @@ impl Given {
     pub(crate) fn leave_out(&self, listing: &mut Listing) -> usize {
         let all = std::mem::take(&mut listing.entries);
         let count = all.len();
-        let is_new = |entry: &Registration| !self.names.contains(&self.hasher.hash_one(listing.name(entry)));
+        let is_new = |entry: &ListedEntry| !self.names.contains(&self.hasher.hash_one(listing.name(entry)));
         let entries: Vec<_> = all.into_iter().filter(is_new).collect();
         listing.entries = entries;
         count - listing.entries.len()
@@ -184,13 +187,13 @@ impl Given {
 
 impl Circle {
     fn closes_at(&mut self, cookie: Cookie) -> bool {
-        if self.mark == Some(cookie) {
+        if self.reference == Some(cookie) {
             return true;
         }
         self.pages += 1;
         if self.pages > self.until {
             self.until = self.pages.saturating_mul(2);
-            self.mark = Some(cookie);
+            self.reference = Some(cookie);
         }
         false
     }

@@ -27,8 +27,8 @@ use crate::calls::{Nfs, Sizes, answered};
 use crate::options::{DATAGRAM_SIZE_MAX, Options, SIZE_MAX};
 use crate::server::{Endpoint, Ports, Server};
 
-/// Timeout of a mount's calls over TCP or links, short enough to report failures promptly. A mount repeats
-/// calls that the server answers with JUKEBOX for as long.
+/// Timeout of a mount's calls over TCP or links, short enough to report failures promptly. For the same time, a
+/// mount repeats calls that the server answers with JUKEBOX.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Timeout of a mount's calls through a program that must first connect and authenticate.
@@ -415,7 +415,7 @@ async fn ask(
         MOUNT_SERVICE => caller.credential(0, b""),
         _ => Credential::None,
     };
-    // The reply to EXPORT is a complete list.
+    // The reply to EXPORT has all exports at once, so it may be longer than others.
     let call = Call { results_bytes: LISTING_BYTES as usize, ..Call::new(procedure, credential) };
     let reply = rpc.call(call, arguments).await;
     reply.map(|reply| reply.results).map_err(|source| MountError::Unreachable { what, source })

@@ -29,6 +29,7 @@ pub(crate) struct Openings {
     next: AtomicU64,
     counts: Arc<Budget>,
     by_id: Mutex<HashMap<OpenId, Arc<Opening>>>,
+    /// Number of openings of regular files.
     regular: AtomicUsize,
 }
 

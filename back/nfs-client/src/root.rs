@@ -14,7 +14,7 @@ use crate::server::Endpoint;
 pub(crate) struct Root {
     pub nfs: Nfs,
     pub handle: FileHandleBuf,
-    /// Parameters to mount it again by path; `None` for a handle obtained otherwise.
+    /// Parameters to mount the export again by path; `None` for a handle obtained otherwise.
     pub mounted: Option<Mounted>,
     /// Background work of all sessions.
     pub background: Background,

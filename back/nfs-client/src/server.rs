@@ -14,14 +14,15 @@ use tombolo_host_tls::ClientTls;
 pub enum Ports {
     /// NFS and MOUNT at one port, as `tombolo serve` has them.
     One(u16),
-    /// A port for each.
+    /// NFS and MOUNT at a port each.
     Two {
         /// Port of NFS.
         nfs: u16,
         /// Port of MOUNT.
         mount: u16,
     },
-    /// NFS at this port, or at the one that the portmapper returns; MOUNT at the one that it returns.
+    /// NFS at this port or, if it is unknown, at the one that the portmapper returns; MOUNT at the one that the
+    /// portmapper returns.
     Portmapper {
         /// Port of NFS, if it is known.
         nfs: Option<u16>,

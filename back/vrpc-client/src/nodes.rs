@@ -171,7 +171,7 @@ impl Nodes {
                 }
                 item.value.look_ups = item.value.look_ups.saturating_add(1);
                 if !listed {
-                    item.value.is_asked_for(&mut index.listed);
+                    item.value.uncount_listed(&mut index.listed);
                 }
                 let has_handle = item.value.handle.is_some();
                 if !has_handle {
@@ -337,7 +337,7 @@ impl Nodes {
             return None;
         }
         let (mut gone, server_id) = self.slab.remove(node.0)?;
-        gone.is_asked_for(&mut index.listed);
+        gone.uncount_listed(&mut index.listed);
         if let Some(handle) = &gone.handle
             && index.by_handle.get(handle) == Some(&node)
         {
@@ -370,7 +370,7 @@ impl Index {
 
 impl Node {
     /// Removes the node from the count of those known from listings only.
-    fn is_asked_for(&mut self, listed: &mut usize) {
+    fn uncount_listed(&mut self, listed: &mut usize) {
         *listed -= usize::from(std::mem::take(&mut self.listed));
     }
 }

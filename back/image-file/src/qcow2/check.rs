@@ -190,7 +190,7 @@ impl Walk<'_> {
             if offset == 0 || !self.cluster_used(offset) {
                 continue;
             }
-            self.names(offset, entry);
+            self.note_flag(offset, entry);
             // A table with several references is walked once; its refcount is compared with them later.
             if self.used[(offset / self.cluster_bytes) as usize] == 1 {
                 for entry in self.table(offset, self.cluster_bytes)? {
@@ -201,7 +201,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn names(&mut self, offset: u64, entry: u64) {
+    fn note_flag(&mut self, offset: u64, entry: u64) {
         self.shared.push((offset / self.cluster_bytes, entry & IS_COUNTED_ONCE != 0));
     }
 
@@ -223,7 +223,7 @@ impl Walk<'_> {
         let offset = entry & CLUSTER_OFFSET_MASK;
         // Data in an external file has no refcount.
         if offset != 0 && !header.has_data_file && self.cluster_used(offset) {
-            self.names(offset, entry);
+            self.note_flag(offset, entry);
         }
     }
 

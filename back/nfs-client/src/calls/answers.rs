@@ -59,7 +59,7 @@ pub(crate) type ListingReply = Reply<Listing, PostOpAttr>;
 pub(crate) struct Listing {
     pub dir_attributes: PostOpAttr,
     pub verifier: CookieVerifier,
-    pub entries: Vec<Registration>,
+    pub entries: Vec<ListedEntry>,
     /// Names of all entries, concatenated; each entry has the range of its own.
     names: Vec<u8>,
     pub eof: bool,
@@ -67,7 +67,7 @@ pub(crate) struct Listing {
 
 /// An entry of a page; [`Listing::name`] returns its name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Registration {
+pub(crate) struct ListedEntry {
     name_start: usize,
     name_end: usize,
     pub fileid: u64,
@@ -78,13 +78,13 @@ pub(crate) struct Registration {
 
 impl Listing {
     /// Returns the name of an entry.
-    pub(crate) fn name(&self, entry: &Registration) -> &[u8] {
+    pub(crate) fn name(&self, entry: &ListedEntry) -> &[u8] {
         self.names.get(entry.name_start..entry.name_end).unwrap_or_default()
     }
 
     /// Returns the approximate memory use, in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
-        size_of::<Self>() + self.names.len() + self.entries.len() * size_of::<Registration>()
+        size_of::<Self>() + self.names.len() + self.entries.len() * size_of::<ListedEntry>()
     }
 
     /// Returns a listing of names alone.
@@ -109,7 +109,7 @@ impl Listing {
         let name_start = self.names.len();
         self.names.extend_from_slice(name);
         let name_end = self.names.len();
-        self.entries.push(Registration { name_start, name_end, fileid, cookie, attributes, handle });
+        self.entries.push(ListedEntry { name_start, name_end, fileid, cookie, attributes, handle });
     }
 }
 

@@ -9,7 +9,7 @@ use tombolo_wire_nfs3::{Call, Data, FileHandleBuf, PostOpAttr, Procedure, Reply,
 use tombolo_wire_xdr::{Decode, Decoder};
 
 use super::names::all_of;
-use super::{LATER, Nfs};
+use super::{JUKEBOX_DELAY, Nfs};
 use crate::caller::Caller;
 
 /// Arguments of READ.
@@ -39,7 +39,8 @@ pub(crate) struct ReadDone {
 /// file, length.
 const READ_HEAD_BYTES: usize = 4 + 4 + tombolo_wire_nfs3::FATTR_BYTES + 4 + 4 + 4;
 
-/// Locates the data in the results of a READ or LEND, of which `results` is the beginning received so far.
+/// Locates the data in the results of a READ or LEND. `results` are the bytes received so far of
+/// `results_bytes`; the answer is [`DataLocation::More`] until they contain all that precedes the data.
 pub(crate) fn read_data(results: &[u8], results_bytes: usize) -> DataLocation {
     match ReadReply::decode(&mut Decoder::new(results)) {
         Ok(Reply::Ok(ok)) => ok.data.range(results_bytes).map_or(DataLocation::None, DataLocation::Data),
@@ -61,7 +62,7 @@ impl Nfs {
         let asked = sink.len();
         let count = u32::try_from(asked).unwrap_or(u32::MAX);
         let args = ReadArgs { file: piece.file.as_handle(), offset: piece.offset, count };
-        let mut pause = LATER.0;
+        let mut pause = JUKEBOX_DELAY.0;
         loop {
             let receive_buffer = ReceiveBuffer { sink: sink.clone(), find: read_data };
             let RpcReply { results, data_bytes, .. } =
@@ -99,7 +100,7 @@ impl Nfs {
         let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let file = file.as_handle();
         let args = WriteArgs { file, offset, count, stable, data: Data::to_send(count) };
-        let mut pause = LATER.0;
+        let mut pause = JUKEBOX_DELAY.0;
         loop {
             let results = match frame {
                 None => self.once(caller, Call::Write(args), Some(data.clone()), None).await?.results,

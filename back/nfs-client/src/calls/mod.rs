@@ -24,12 +24,12 @@ use crate::caller::Caller;
 use crate::data::unless_interrupted;
 use crate::failure::Failure;
 
-pub(crate) use answers::{Listing, NewReply, Registration};
+pub(crate) use answers::{ListedEntry, Listing, NewReply};
 pub(crate) use data::{ReadPiece, WritePiece};
 pub(crate) use side::{Extent, LISTING_ACCESS, ListedDir, Subtree};
 
-/// Delay after JUKEBOX: first and maximum.
-const LATER: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
+/// Delay before a call is repeated after JUKEBOX: first and maximum; doubled in between.
+const JUKEBOX_DELAY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
 
 /// Maximum payload of a call to the server, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,8 @@ pub(crate) fn answered<T, F>(reply: Reply<T, F>) -> Result<T> {
     answered_or(reply, drop)
 }
 
-/// Returns the successful results, or the failure as an error of the waist after a look at its contents.
+/// Returns the successful results, or calls `look` with the contents of the failure and returns it as an error
+/// of the waist.
 pub(crate) fn answered_or<T, F>(reply: Reply<T, F>, look: impl FnOnce(F)) -> Result<T> {
     match reply {
         Reply::Ok(results) => Ok(results),
@@ -121,7 +122,7 @@ impl Nfs {
         call: Call<'_>,
         read: impl Fn(&[u8]) -> XdrResult<Reply<T, F>>,
     ) -> Result<Reply<T, F>> {
-        let mut pause = LATER.0;
+        let mut pause = JUKEBOX_DELAY.0;
         loop {
             let results = self.once(caller, call, None, None).await?.results;
             let reply = read(&results);
@@ -188,7 +189,7 @@ impl Nfs {
             return Err(Error::TimedOut);
         }
         let sleep = self.rpc.sleep(*pause);
-        *pause = pause.saturating_mul(2).min(LATER.1);
+        *pause = pause.saturating_mul(2).min(JUKEBOX_DELAY.1);
         unless_interrupted(caller.interrupt.raised(), sleep).await
     }
 }

@@ -1,4 +1,5 @@
-//! The side program of our own servers (`docs/protocols/side.md`).
+//! Calls of the side program: an RPC program that our own servers offer beside NFS, with operations that NFS
+//! lacks (listings of subtrees, digests, leases, compressed data; `docs/protocols/side.md`).
 
 use std::ops::Range;
 
@@ -18,7 +19,7 @@ use tombolo_wire_xdr::{Decode, Decoder, Encoder, Error as XdrError, List, Result
 use super::answers::{Listing, with};
 use super::data::{WritePiece, read_data};
 use super::names::all_of;
-use super::{LATER, Nfs};
+use super::{JUKEBOX_DELAY, Nfs};
 use crate::caller::Caller;
 use crate::failure::Failure;
 
@@ -33,7 +34,7 @@ pub(crate) struct ListedDir {
     pub listing: Listing,
 }
 
-/// A page of a directory, and complete directories below it.
+/// Result of LIST: a page of the requested directory, and complete directories below it.
 #[derive(Debug)]
 pub(crate) struct Subtree {
     pub top: ListedDir,
@@ -47,7 +48,7 @@ pub(crate) struct Extent {
     pub with_subtree: bool,
 }
 
-/// Returns the NFS procedure that errors of a side procedure name.
+/// Returns the NFS procedure that error messages name instead of a procedure of the side program.
 fn stands_for(procedure: side::Procedure) -> Procedure {
     match procedure {
         side::Procedure::Unpack => Procedure::Write,
@@ -73,7 +74,7 @@ impl Nfs {
     ) -> Result<Reply<Subtree, PostOpAttr>> {
         let access = LISTING_ACCESS;
         let args = ListArgs { dir: dir.as_handle(), cookie, verifier, bytes_max, with_subtree, access };
-        let mut pause = LATER.0;
+        let mut pause = JUKEBOX_DELAY.0;
         loop {
             let asked = self.side(caller, Call::List(args), |call| call.results_bytes = bytes_max as usize);
             let Some(RpcReply { results, .. }) = asked.await? else {

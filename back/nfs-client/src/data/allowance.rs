@@ -31,7 +31,7 @@ impl Drop for Stuck<'_> {
 }
 
 impl Allowance {
-    /// Creates an allowance of this size; a single longer piece is admitted too.
+    /// Creates an allowance of this size, in bytes; a single longer piece is admitted too.
     pub(super) fn new(limit_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             limit_bytes: limit_bytes.max(1),
@@ -42,8 +42,8 @@ impl Allowance {
         })
     }
 
-    /// Takes memory for a piece of `len_bytes`. Returns `None` if the allowance is used up; a sole user gets
-    /// memory for any piece.
+    /// Takes memory for a piece of `len_bytes`. Returns `None` if the limit would be exceeded, unless nothing
+    /// else is retained: a piece longer than the limit could otherwise never be written.
     pub(super) fn take(self: &Arc<Self>, len_bytes: usize) -> Option<Charge> {
         let bytes = len_bytes.saturating_add(OVERHEAD_BYTES);
         let claim = |used| self.with(used, len_bytes);

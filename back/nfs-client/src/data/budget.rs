@@ -1,4 +1,4 @@
-//! State shared by all files of a mount.
+//! Memory for data, shared by all files of a mount: its limits, and the files that use it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +21,15 @@ const RELIEVED_MAX: usize = 16;
 /// Memory of a mount: for retained written bytes and for read-ahead.
 pub(crate) struct Budget {
     pub(super) written: Arc<Allowance>,
+    /// Buffers for read-ahead.
     pub(super) ahead: Buffers,
+    /// Buffers for copies of written bytes; unlimited, because `written` limits those.
     copies: Buffers,
     copied_bytes: AtomicU64,
     files: Mutex<Files>,
 }
 
-/// Files with retained bytes, in the order of registration.
+/// Files with retained written bytes, in the order of registration.
 #[derive(Default)]
 struct Files {
     next: u64,

@@ -1,4 +1,4 @@
-//! Commits of written bytes, and their waiters.
+//! COMMITs of written bytes: the waits of flushes for them, and the pause of WRITEs during a truncation.
 
 use std::sync::Arc;
 
@@ -141,6 +141,7 @@ pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Ca
 pub(crate) struct Paused<S: Server> {
     server: Arc<S>,
     node: Arc<S::Node>,
+    /// Sequence number of the first write that the pause delays.
     seq: WriteSeq,
 }
 

@@ -53,6 +53,7 @@ pub(super) struct DirtyRanges {
     /// Answered, uncommitted pieces by offset.
     uncommitted: BTreeMap<u64, Uncommitted>,
     uncommitted_bytes: usize,
+    /// Sequence number of the next write.
     next: u64,
 }
 
@@ -342,7 +343,7 @@ impl DirtyRanges {
     }
 
     /// Cuts the range of the new piece out of waiting pieces of the same user that require no higher
-    /// stability. Returns the first write that the new piece now stands for.
+    /// stability. Returns the first write among those of the new piece and of the bytes cut out.
     fn cut_unsent(&mut self, new: &Piece) -> WriteSeq {
         let identity = new.caller.identity.clone();
         let may_cut = |old: &Piece| old.stability <= new.stability && old.caller.identity == identity;
@@ -370,7 +371,7 @@ impl DirtyRanges {
     }
 
     /// Removes uncommitted and older waiting bytes that an answered piece has overwritten. Flushes that
-    /// waited for them now wait for the piece, or for the pending COMMIT if it covers them.
+    /// waited for these bytes now wait for the piece, or for the pending COMMIT if that covers the bytes.
     fn overwritten(&mut self, new: &mut Piece) -> Option<Superseded> {
         let range = new.range();
         let mut superseded: Option<Superseded> = None;
@@ -399,8 +400,8 @@ impl DirtyRanges {
         superseded
     }
 
-    /// Clears overwritten pieces after a COMMIT. Flushes that it did not satisfy now wait for the overwriting
-    /// pieces.
+    /// Clears the summaries of overwritten pieces after a COMMIT. Flushes that the COMMIT did not satisfy now
+    /// wait for the overwriting pieces.
     fn settle_superseded(&mut self, is_settled: impl Fn(&Superseded) -> bool) {
         for entry in self.uncommitted.values_mut() {
             let Some(superseded) = entry.superseded.take() else { continue };

@@ -1,4 +1,5 @@
-//! The data of one file, its changes, and the waiters for them.
+//! The state of one file's data, shared by its reads, writes and commits, and the tasks that wait until it
+//! changes.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -81,9 +82,10 @@ pub(super) struct State {
     beginning: Vec<u64>,
     /// Budget and registration, while bytes are retained.
     listed: Option<(Arc<Budget>, Registration)>,
+    /// Tasks in [`FileState::until`], woken by each change.
     wakers: Vec<Waker>,
-    /// Queue length in bytes, at or below which writers that wait for space are woken, and their wakers: not
-    /// every answered WRITE wakes a writer.
+    /// Queue length in bytes at or below which writers that wait for space are woken, and their wakers. They
+    /// are separate so that not every answered WRITE wakes them.
     writers: (usize, Vec<Waker>),
 }
 

@@ -4,13 +4,14 @@ use tombolo_core::{Error, Result};
 
 use super::copy_of_error::copy_of;
 
-/// Number of failures, and of those reported. The next write or flush reports a failure, and so do all that
-/// were waiting when it occurred.
+/// Counts of failures and of those already reported. The next write or flush reports a failure, and so do all
+/// writes and flushes that were waiting when it occurred.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     count: u64,
     reported: u64,
-    last: Option<Error>,
+    /// First failure after the last report.
+    cause: Option<Error>,
 }
 
 /// Number of losses reported when an operation began.
@@ -21,9 +22,9 @@ impl Losses {
     /// Records the failure of a write that was already answered.
     pub(super) fn add(&mut self, error: Error) {
         self.count += 1;
-        // The first failure is the cause of those that follow.
-        if self.last.is_none() || self.reported + 1 == self.count {
-            self.last = Some(error);
+        // The first unreported failure is retained, as it causes those that follow.
+        if self.cause.is_none() || self.reported + 1 == self.count {
+            self.cause = Some(error);
         }
     }
 
@@ -44,6 +45,6 @@ impl Losses {
             return Ok(());
         }
         self.reported = self.count;
-        Err(self.last.as_ref().map_or(Error::Io { source: None }, copy_of))
+        Err(self.cause.as_ref().map_or(Error::Io { source: None }, copy_of))
     }
 }

@@ -6,7 +6,8 @@ use tombolo_mem::Source;
 
 use super::allowance::Charge;
 
-/// Maximum number of spans of writes that are joined to one WRITE, well below the 1024 of a system call.
+/// Maximum number of spans of writes that are joined to one WRITE, well below the limit of one sendmsg(2)
+/// (1024, `IOV_MAX`).
 const SEGMENTS_MAX: usize = 256;
 
 /// The bytes of one or more adjacent writes of a file.
@@ -21,7 +22,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Retains the writer's own memory, which does not change.
+    /// Retains memory that does not change: the writer's own, if retainable, or a private copy.
     pub(super) fn keep(source: Source, charge: Charge) -> Self {
         Self { source, leases: SmallVec::new(), slack_bytes: 0, charge }
     }

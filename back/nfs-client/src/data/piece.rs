@@ -34,7 +34,7 @@ pub(super) struct Piece {
     pub(super) len: usize,
     /// The last write in the piece.
     pub(super) seq: WriteSeq,
-    /// The first write in the piece, or in bytes that it overwrote: flushes of those wait for this piece.
+    /// The first write in the piece or in bytes that it overwrote: flushes of that write wait for this piece.
     pub(super) first: WriteSeq,
     /// Requested stability.
     pub(super) stability: Stability,

@@ -23,7 +23,7 @@ pub(super) struct AheadId(u64);
 #[derive(Debug, Default)]
 pub(super) struct Readers {
     next: u64,
-    /// Readers by id.
+    /// Readers, sorted by id.
     readers: Vec<(ReaderId, Reader)>,
 }
 
@@ -81,12 +81,14 @@ struct Ahead {
     offset: u64,
     len: usize,
     memory: Lease,
+    /// Time of the request.
     asked: Instant,
     /// Number of bytes that the reader has consumed.
     served: usize,
     /// `true` if the piece can show the end of the file: the server had all writes when it was requested, and
     /// nothing was written since.
     knows_end: bool,
+    /// Result; `None` while the READ is pending.
     arrived: Option<ReadDone>,
 }
 

@@ -1,9 +1,9 @@
-//! Read-ahead policy: start and distance.
+//! Read-ahead policy of one opening: when it reads ahead, and how far. A sequential reader doubles the window.
 
 use std::ops::Range;
 
-/// Distance from the front within which a read still counts as sequential, the larger of so many bytes and so
-/// many reads of its length: concurrent reads of one file overtake each other.
+/// Distance from the end of the preceding reads within which a read still counts as sequential: the larger of
+/// this number of bytes and this multiple of its length. Concurrent reads of one file overtake each other.
 const SLACK_BYTES: u64 = 512 << 10;
 const SLACK_READS: u64 = 4;
 /// Initial read-ahead window in bytes; four times the length of the first read if that is longer.

@@ -1,4 +1,4 @@
-//! Reads, from the wire to the reader.
+//! Reads: from the server directly into the reader's memory, from read-ahead, and from unstable written data.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
@@ -28,7 +28,9 @@ enum Opening {
     /// Nothing read so far.
     #[default]
     New,
+    /// Registered among the file's readers.
     Reads(Weak<FileState>, ReaderId),
+    /// The opening has ended.
     Over,
 }
 
@@ -328,7 +330,7 @@ impl<S: Server> Reading<S> {
         };
         let mut reads = self.begin(&plan.parts);
         if reads.len() > 1 || plan.parts.len() > 1 {
-            // Some calls are awaited after others.
+            // A call that is awaited only after others must not block them: see `StartedCall::driven`.
             reads = reads.into_iter().map(|(call, len)| (call.driven(), len)).collect();
         }
         for fetch in plan.fetches.drain(..) {
@@ -422,7 +424,7 @@ impl<S: Server> Reading<S> {
     }
 
     /// Zero-fills the range after the data read, up to the end of retained writes, and copies uncommitted
-    /// data over it all. Returns the resulting count and end of file.
+    /// data over the data read and the zeroes. Returns the resulting count and end of file.
     fn with_written(&self, progress: &Progress, plan: &Plan) -> ReadDone {
         let &Progress { mut count, eof, is_over, .. } = progress;
         let end = usize::try_from(plan.end.saturating_sub(self.range.start)).unwrap_or(usize::MAX);

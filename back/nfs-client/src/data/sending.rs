@@ -14,7 +14,9 @@ use super::started_call::StartedCall;
 /// The next step for waiting pieces.
 enum Next {
     Send(Piece),
+    /// Spawn a task that waits for an in-flight permit.
     WaitForPermit,
+    /// No piece may be sent, or a task waits for a permit already.
     Nothing,
 }
 
@@ -36,7 +38,7 @@ pub(super) fn send_what_may_leave<S: Server>(server: &Arc<S>, node: &Arc<S::Node
     let file = node.as_ref().as_ref().state();
     loop {
         let has_permit = server.has_permit();
-        // This wakes writers that wait for space in the queue.
+        // `update` wakes writers that wait for space in the queue.
         match file.update(|state| state.next(has_permit)) {
             Next::Send(piece) => send(server, node, piece),
             Next::WaitForPermit => task::spawn(send_with_next_permit(server.clone(), node.clone())),

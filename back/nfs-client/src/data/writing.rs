@@ -1,4 +1,5 @@
-//! Writes, from the writer to the wire.
+//! Writes: the admission of their bytes to the file's dirty ranges, within the limits of memory and of calls in
+//! flight.
 
 use std::sync::{Arc, Weak};
 
@@ -29,9 +30,9 @@ fn queue_bytes(piece_max: usize) -> usize {
     piece_max.saturating_mul(QUEUE_WRITES).min(QUEUE_BYTES).max(piece_max)
 }
 
-/// Writes, and returns as soon as the bytes are sent or queued; with a stability, once the server confirms
-/// it. Fails with an unreported failure of an earlier write to this file; then nothing is written. `appends`:
-/// at the end of the file as known from the server and from local writes, regardless of the offset.
+/// Writes. Returns as soon as the bytes are sent or queued; for a stable write, once the server has confirmed
+/// the stability. Fails with an unreported failure of an earlier write to this file; then nothing is written.
+/// With `appends`, writes at the end of the file as known from the server and from local writes.
 pub(crate) fn write<S: Server>(
     server: &Arc<S>,
     node: &Arc<S::Node>,
@@ -79,8 +80,11 @@ struct Writing<S: Server> {
     node: Arc<S::Node>,
     caller: Caller,
     how: Write,
+    /// Bytes not yet queued.
     rest: Source,
+    /// Number of queued bytes.
     done: usize,
+    /// End of the write in the file.
     end: u64,
     /// Losses reported before the write began.
     seen: Reported,
@@ -88,7 +92,7 @@ struct Writing<S: Server> {
 
 /// Condition that blocks a write.
 enum Stuck {
-    /// The mount's memory limit is reached.
+    /// The mount's memory limit is reached; the next piece has this length.
     Memory(usize),
     /// The in-flight limit is reached, and the file's queue is full.
     Queue,

@@ -13,11 +13,11 @@ use tombolo_wire_nfs3::FileHandleBuf;
 #[derive(Debug, Default)]
 pub(super) struct Evicted {
     heard: HashMap<FileHandleBuf, Instant>,
-    /// Latest time of all nodes that are not listed individually.
+    /// Latest time of all nodes that are no longer listed individually; `None` if there are none.
     all: Option<Instant>,
 }
 
-/// Maximum number of individual entries.
+/// Maximum number of individual entries, which are then combined into one time for all.
 const EVICTED_MAX: usize = 1024;
 
 impl Evicted {

@@ -20,6 +20,7 @@ impl UnknownRemoval {
         *lock(&self.0) = Some(now);
     }
 
+    /// Returns `true` if the attributes were requested after the last such removal.
     fn is_told_by(&self, freshness: &Freshness) -> bool {
         let last = *lock(&self.0);
         last.is_none_or(|last| freshness.is_since(last))

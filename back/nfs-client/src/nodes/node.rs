@@ -14,7 +14,8 @@ use super::pending_removal::PendingRemovals;
 use crate::data::FileData;
 use crate::options::AttributeTimes;
 
-/// Number of changes of a directory that may be those of others: names learnt in another epoch are invalid.
+/// Count of the changes of a directory that may have been made by other clients. Names learnt in another epoch
+/// are invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epoch(u64);
 
@@ -34,6 +35,7 @@ pub(crate) struct Node {
     pub fsid: u64,
     pub file_type: FileType,
     times: AttributeTimes,
+    /// Last removal of a name with unknown target, shared by all nodes of the session.
     removal: Arc<UnknownRemoval>,
     state: Mutex<State>,
     /// Number of openings in this session.
@@ -71,6 +73,7 @@ struct Granted {
     identity: Identity,
     asked_for: AccessBits,
     allowed: AccessBits,
+    /// Change time of the node, with which the result becomes invalid.
     ctime: tombolo_core::fs::Timestamp,
     asked: Instant,
 }
@@ -176,8 +179,8 @@ impl Node {
         learnt
     }
 
-    /// Counts the begin or the reply of our own change: concurrent replies may describe the state before or
-    /// after it.
+    /// Counts the start of our own change, or its reply: concurrent replies may describe the state before or
+    /// after the change.
     pub(crate) fn changing(&self) {
         lock(&self.state).changes += 1;
     }

@@ -72,6 +72,7 @@ const ABSENT_MAX: usize = 1 << 16;
 /// Divisor of a session's node limit that gives the limit of listed nodes: 131,072 by default.
 const LISTED_ONE_IN: u64 = 32;
 
+/// A node in the table.
 #[derive(Debug)]
 struct Held {
     node: Arc<Node>,
@@ -163,7 +164,7 @@ impl Nodes {
             if held.node.learn(fattr, asked, now) {
                 held.look_ups += 1;
                 if !listed {
-                    held.is_asked_for(&mut table.listed);
+                    held.uncount_listed(&mut table.listed);
                 }
                 return Ok(held.node.clone());
             }
@@ -237,7 +238,7 @@ impl Nodes {
 
 impl Held {
     /// Removes the node from the count of `listed`, because a look-up returns it or it is dropped.
-    fn is_asked_for(&mut self, listed: &mut u64) {
+    fn uncount_listed(&mut self, listed: &mut u64) {
         *listed -= u64::from(std::mem::take(&mut self.listed));
     }
 }
@@ -250,7 +251,7 @@ impl Table {
             return None;
         }
         let mut held = self.by_id.remove(&id)?;
-        held.is_asked_for(&mut self.listed);
+        held.uncount_listed(&mut self.listed);
         let node = held.node;
         self.unname(&node);
         let handle = node.handle();

@@ -49,7 +49,7 @@ impl FileSystem for NfsFileSystem {
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
         let (view, name) = (self.view(cx), name.to_owned());
-        // A known entry counts as a look-up even if it is not returned.
+        // `known_entry` counts a look-up, so it is called only if its result is returned.
         let known = if cx.fetched_since.is_none() { view.known_entry(parent, &name) } else { None };
         match known {
             Some(known) => known.into(),

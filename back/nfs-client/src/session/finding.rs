@@ -59,8 +59,8 @@ impl View {
                 Reply::Ok(found) => found,
                 Reply::Failed(failed, dir_attributes) => {
                     self.absorb(dir, &dir_attributes, asked);
-                    // An absence is later believed by the directory's attributes alone, a found name by the
-                    // node's too.
+                    // Only the directory's attributes can later show that the absence has ended, so it is
+                    // recorded only if the reply has them and the directory has not changed since the call.
                     if failed == Status::NoEnt && dir_attributes.is_some() && dir.changes() == changes {
                         self.session.nodes.record_absent(dir, name, dir.epoch());
                     }

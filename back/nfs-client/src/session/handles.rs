@@ -1,4 +1,4 @@
-//! Persistent handles, which are the server's.
+//! Persistent handles: the file handles of the server, unchanged.
 
 use tombolo_core::fs::{Entry, NodeId, PersistentHandle, PersistentHandles, Volume};
 use tombolo_core::{Answer, Ctx, Error, Result};

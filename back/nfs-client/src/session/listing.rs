@@ -9,7 +9,7 @@ use tombolo_core::{Error, Result, lock};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Procedure, Reply, Status, attr, status};
 
 use super::view::View;
-use crate::calls::{Extent, LISTING_ACCESS, ListedDir, Listing, Registration, Subtree, answered};
+use crate::calls::{Extent, LISTING_ACCESS, ListedDir, ListedEntry, Listing, Subtree, answered};
 use crate::listed_ahead::PrefetchedDir;
 use crate::listing::{Given, Page, Progress};
 use crate::nodes::{FoundBy, Node};
@@ -24,9 +24,9 @@ const ANEW_MAX: usize = 8;
 /// Maximum size of a LIST reply outside a tree walk, in bytes. Servers return no more.
 const LARGE_PAGE_BYTES_MAX: u32 = 256 << 10;
 
-/// A caller's wish for pages of a listing.
+/// A caller's request for pages of a listing.
 #[derive(Clone, Copy)]
-struct Wish<'a> {
+struct PageRequest<'a> {
     opening: &'a Opening,
     plus: bool,
     /// Space of the caller, in bytes.
@@ -38,7 +38,7 @@ impl View {
     pub(super) async fn readdir(self, file: File, cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
         let opening = self.session.openings.made_for(file, OpenFlags::DIRECTORY)?;
         let plus = page.wants_entries() && self.session.nodes.takes_listed();
-        let wish = Wish { opening: &opening, plus, room_bytes: page.budget().size_bytes };
+        let request = PageRequest { opening: &opening, plus, room_bytes: page.budget().size_bytes };
         let (mut cookie, begun) = (cookie, self.now());
         loop {
             let known = self.progress(&opening, |progress| match cookie {
@@ -49,14 +49,14 @@ impl View {
             let is_known = known.is_some();
             let given = match known {
                 Some(given) => given,
-                None => self.next_page(wish, cookie).await?,
+                None => self.next_page(request, cookie).await?,
             };
             if given.asked < begun {
                 page.set_asked(page.asked().map_or(given.asked, |asked| asked.min(given.asked)));
             }
             let listed = if is_known { given.behind(cookie) } else { Some(&given.listing.entries[..]) };
             for listed in listed.unwrap_or_default() {
-                if !self.push(&mut page, wish, &given, listed)? {
+                if !self.push(&mut page, request, &given, listed)? {
                     return Ok(page);
                 }
                 cookie = Cookie(listed.cookie.0);
@@ -74,21 +74,21 @@ impl View {
     /// Requests the page after a cookie. If the server no longer knows the cookie, because the directory has
     /// changed or the server was restarted, the directory is listed again and names already returned are
     /// skipped.
-    async fn next_page(&self, wish: Wish<'_>, cookie: Cookie) -> Result<Page> {
-        let repeated = self.progress(wish.opening, |progress| progress.repeated());
+    async fn next_page(&self, request: PageRequest<'_>, cookie: Cookie) -> Result<Page> {
+        let repeated = self.progress(request.opening, |progress| progress.repeated());
         let page = match repeated.filter(|_| cookie != Cookie::START) {
-            None => self.page_from(wish, cookie).await,
-            Some(given) => self.page_without(&given, wish, (cookie, cookie)).await,
+            None => self.page_from(request, cookie).await,
+            Some(given) => self.page_without(&given, request, (cookie, cookie)).await,
         };
         let (page, given) = match page {
             Err(Error::BadCookie) if cookie != Cookie::START => {
-                let (page, given) = self.page_anew(wish, cookie).await?;
+                let (page, given) = self.page_anew(request, cookie).await?;
                 (page, Some(given))
             }
             page => (page?, None),
         };
         let procedure = page.procedure;
-        self.progress(wish.opening, |progress| match given {
+        self.progress(request.opening, |progress| match given {
             None => progress.take(page.clone()),
             Some(given) => progress.take_anew(page.clone(), given),
         })
@@ -96,11 +96,11 @@ impl View {
         Ok(page)
     }
 
-    async fn page_anew(&self, wish: Wish<'_>, cookie: Cookie) -> Result<(Page, Arc<Given>)> {
-        let given = self.progress(wish.opening, |progress| progress.given_until(cookie));
+    async fn page_anew(&self, request: PageRequest<'_>, cookie: Cookie) -> Result<(Page, Arc<Given>)> {
+        let given = self.progress(request.opening, |progress| progress.given_until(cookie));
         let given = given.ok_or(Error::BadCookie)?;
         for _ in 0..ANEW_MAX {
-            match self.page_without(&given, wish, (cookie, Cookie::START)).await {
+            match self.page_without(&given, request, (cookie, Cookie::START)).await {
                 Err(Error::BadCookie) => {}
                 page => return Ok((page?, given)),
             }
@@ -113,17 +113,17 @@ impl View {
     async fn page_without(
         &self,
         given: &Given,
-        wish: Wish<'_>,
+        request: PageRequest<'_>,
         (start, mut from): (Cookie, Cookie),
     ) -> Result<Page> {
         let mut left_out = 0;
         loop {
-            let mut page = self.page_from(wish, from).await?;
+            let mut page = self.page_from(request, from).await?;
             page.start = start;
             let listing = Arc::make_mut(&mut page.listing);
             let last = listing.entries.last().map(|last| Cookie(last.cookie.0));
             left_out += given.leave_out(listing);
-            self.progress(wish.opening, |progress| progress.verifier = Some(listing.verifier));
+            self.progress(request.opening, |progress| progress.verifier = Some(listing.verifier));
             if !listing.entries.is_empty() || listing.eof {
                 return Ok(page);
             }
@@ -134,7 +134,11 @@ impl View {
         }
     }
 
-    async fn page_from(&self, Wish { opening, plus, room_bytes }: Wish<'_>, cookie: Cookie) -> Result<Page> {
+    async fn page_from(
+        &self,
+        PageRequest { opening, plus, room_bytes }: PageRequest<'_>,
+        cookie: Cookie,
+    ) -> Result<Page> {
         let is_large = room_bytes > self.session.nfs.sizes().listing as usize;
         let has_side_program = self.session.has_side_program.load(Ordering::Relaxed);
         let page = match plus && has_side_program && (is_large || self.lists_subdirectories) {
@@ -153,15 +157,15 @@ impl View {
     async fn fetch_page(&self, opening: &Opening, cookie: Cookie, plus: bool) -> Result<Page> {
         let from = (Cookie3(cookie.0), self.verifier(opening, cookie).await?);
         let (asked, changes) = (self.now(), opening.node.changes());
-        let (listing, procedure) = self.some(opening, from, plus).await?;
+        let (listing, procedure) = self.call_readdir(opening, from, plus).await?;
         self.absorb(&opening.node, &listing.dir_attributes, asked);
         let epoch = opening.node.epoch();
         let (start, from) = (cookie, cookie);
         Ok(Page { start, from, listing: Arc::new(listing), plus, procedure, asked, epoch, changes })
     }
 
-    /// Calls LIST, if the server has it. Subdirectories in the reply are retained for the tree walk. Returns
-    /// `None` if the server does not have it.
+    /// Calls LIST. Subdirectories in the reply are retained for the tree walk. Returns `None` if the server does
+    /// not have the side program any more.
     async fn fetch_large_page(
         &self,
         opening: &Opening,
@@ -175,7 +179,8 @@ impl View {
             false => u32::try_from(room_bytes).unwrap_or(u32::MAX).min(LARGE_PAGE_BYTES_MAX),
         };
         let extent = Extent { bytes_max, with_subtree: self.lists_subdirectories };
-        let (asked, changes, mark) = (self.now(), node.changes(), session.listed_ahead.mark());
+        let (asked, changes, change_count) =
+            (self.now(), node.changes(), session.listed_ahead.change_count());
         let answer = self.on(node, |dir| session.nfs.list(&self.caller, dir, from, extent)).await?;
         let Subtree { top, below } = match answer {
             Reply::Ok(subtree) => subtree,
@@ -186,7 +191,7 @@ impl View {
             Reply::Failed(failed, _) => return Err(status::from_status(failed)),
         };
         self.absorb(node, &top.listing.dir_attributes, asked);
-        session.listed_ahead.keep(below, &self.caller.identity, (asked, self.now()), mark);
+        session.listed_ahead.keep(below, &self.caller.identity, (asked, self.now()), change_count);
         Ok(Some(self.large_page(node, cookie, top, (asked, changes))))
     }
 
@@ -221,7 +226,7 @@ impl View {
     }
 
     /// Calls READDIRPLUS if `plus` and if the server supports it, otherwise READDIR.
-    async fn some(
+    async fn call_readdir(
         &self,
         opening: &Opening,
         from: (Cookie3, CookieVerifier),
@@ -249,16 +254,16 @@ impl View {
             return Ok(verifier);
         }
         let start = (Cookie3(Cookie::START.0), CookieVerifier::default());
-        self.some(opening, start, false).await.map(|(listing, _)| listing.verifier)
+        self.call_readdir(opening, start, false).await.map(|(listing, _)| listing.verifier)
     }
 
     /// Adds an entry, with its node if `plus`. Returns `false` if the page is full.
     fn push(
         &self,
         page: &mut DirPage,
-        Wish { opening, plus, .. }: Wish<'_>,
+        PageRequest { opening, plus, .. }: PageRequest<'_>,
         given: &Page,
-        listed: &Registration,
+        listed: &ListedEntry,
     ) -> Result<bool> {
         let bytes = given.listing.name(listed);
         if !page.fits(bytes.len()) {
@@ -271,7 +276,8 @@ impl View {
                 self.session.nfs.invalid_reply(given.procedure, what)
             })?),
         };
-        // Names of a directory changed since are looked up, as they may have other targets.
+        // If the directory has changed since the request, its names may have other targets, so no nodes are
+        // returned for them and the caller looks them up.
         let is_current = opening.node.changes() == given.changes;
         let mut entry = None;
         if let (Some(name), Some(handle), Some(fattr), true) =

@@ -58,8 +58,8 @@ pub(crate) struct Session {
     verifiers: verifiers::Verifiers,
     /// Counter for the names of files unlinked while open.
     silly: std::sync::atomic::AtomicU64,
-    /// Removals of such names after the last close, by directory. A directory with no other names is empty
-    /// for callers, so its removal waits for these.
+    /// Pending removals, by directory, of files unlinked while open that were closed since. A directory with
+    /// no other files is empty for callers, so its removal waits for them.
     silly_removals: Pending<NodeId>,
     /// `true` if the server has the side program.
     has_side_program: AtomicBool,

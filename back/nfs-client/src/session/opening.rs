@@ -21,7 +21,7 @@ const TRIES_MAX: usize = 100;
 
 impl View {
     /// Opens a node and revalidates its attributes: an open sees everything closed before, on any client
-    /// (close-to-open). ACCESS returns them with the permission to open, if the server checks permissions.
+    /// (close-to-open). If the server checks permissions, ACCESS returns the attributes too.
     pub(super) async fn open(self, node: NodeId, flags: OpenFlags) -> Result<Opened> {
         let node = self.session.nodes.node(node)?;
         check_type(node.file_type, flags)?;

@@ -27,7 +27,7 @@ impl View {
         if path.is_empty() {
             // The handle is valid, so the stale node is another one in the call: for instance one created by
             // the first execution of this call and removed before its repetition.
-            return if dir == lost { Ok(false) } else { self.is_back(node, dir).await };
+            return if dir == lost { Ok(false) } else { self.renew_root(node, dir).await };
         }
         let last = path.len() - 1;
         for (depth, (step, name)) in path.iter().enumerate() {
@@ -35,7 +35,7 @@ impl View {
             let found = match self.session.nfs.lookup(&self.caller, (dir, name.as_name().as_bytes())).await? {
                 Reply::Ok(found) => found,
                 Reply::Failed(..) => {
-                    self.is_elsewhere(step, name);
+                    self.forget_target(step, name);
                     return Ok(false);
                 }
             };
@@ -50,10 +50,10 @@ impl View {
             let is_at_location = step.location().is_some_and(|location| location.name == *name);
             if is_at_location && is_same(step, &fattr) {
                 nodes.rename_handle(step, found.handle);
-                // A re-created directory may have the number of the old one and nothing else.
+                // A re-created directory may have the number of the old one, but has other attributes.
                 self.absorb(step, &Some(fattr), asked);
             } else {
-                self.is_elsewhere(step, name);
+                self.forget_target(step, name);
                 if depth == last {
                     return Ok(false);
                 }
@@ -73,7 +73,7 @@ impl View {
 
     /// Forgets the target of a name that the server contradicts. The kernel, on a stale node, looks up the
     /// path again, and each name must then be queried.
-    fn is_elsewhere(&self, step: &Arc<Node>, name: &NameBuf) {
+    fn forget_target(&self, step: &Arc<Node>, name: &NameBuf) {
         if let Some(location) = step.location().filter(|location| location.name == *name) {
             self.session.nodes.forget_name(location.dir.id, name);
         }
@@ -81,7 +81,7 @@ impl View {
     }
 
     /// Gives the root its new handle, if that leads to the same directory; `false` if it does not.
-    async fn is_back(&self, node: &Arc<Node>, handle: FileHandleBuf) -> Result<bool> {
+    async fn renew_root(&self, node: &Arc<Node>, handle: FileHandleBuf) -> Result<bool> {
         let reply = self.session.nfs.getattr(&self.caller, handle).await?;
         let is_same = matches!(&reply, Reply::Ok(fattr) if is_same(node, fattr));
         if is_same {

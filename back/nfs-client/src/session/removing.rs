@@ -25,7 +25,7 @@ impl View {
             if self.must_keep_a_name(node).await? {
                 return self.rename_silly(&dir, &name, node).await;
             }
-            // Otherwise a late WRITE would find no file.
+            // A WRITE executed after the REMOVE would find no file and fail.
             self.settle(node).await?;
             if node.data.is_dirty() && node.believed(self.now()).is_none() {
                 // Another name may still lead to the written data.
@@ -48,7 +48,7 @@ impl View {
     }
 
     /// Discards the unstable written data of a file that has no name any more. If the caller is interrupted,
-    /// this continues in the background.
+    /// the work continues in the background.
     async fn drop_data(&self, node: &Arc<Node>) {
         if !node.data.is_dirty() {
             return;
@@ -74,7 +74,7 @@ impl View {
         let call = |handle| self.session.nfs.remove(&self.caller, (handle, bytes), is_directory);
         let wcc = answered_or(self.on(dir, call).await?, |wcc| {
             self.absorb_change(dir, &wcc, asked);
-            // Cached state of the name may be wrong.
+            // The failure may be due to a cached target that is wrong.
             self.session.nodes.forget_name(dir.id, name);
         })?;
         Ok(self.absorb_change(dir, &wcc, asked))
@@ -175,8 +175,8 @@ impl View {
         Err(status::from_status(failed))
     }
 
-    /// Registers the removal of the name's target. If that is unknown and any file is open, the server is
-    /// queried.
+    /// Registers the removal of the name's target. If the target is unknown, queries the server for it; returns
+    /// `None` without a query if no file is open, because only open files need a silly name.
     async fn removal(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<Option<PendingRemoval>> {
         if let Some(node) = self.session.nodes.at(dir.id, name) {
             return Ok(Some(PendingRemoval::begin(node)));

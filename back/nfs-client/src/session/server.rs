@@ -17,7 +17,7 @@ use crate::calls::{ReadPiece, WritePiece, answered_or};
 use crate::data::{Budget, FileData, Server, Sizes, Wrote};
 use crate::nodes::Node;
 
-/// Extension of an interrupted wait, in case the reply still arrives.
+/// Time for which an interrupted caller still waits with [`Interrupts::WhenSilent`], in case the reply arrives.
 const SILENCE: Duration = Duration::from_secs(2);
 
 impl AsRef<FileData> for Node {

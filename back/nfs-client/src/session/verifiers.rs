@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug)]
 pub(super) struct Verifiers {
     next: AtomicU64,
+    /// `false` once the server has refused an exclusive CREATE as unsupported.
     taken: AtomicBool,
 }
 

@@ -54,7 +54,7 @@ impl Nodes {
             Some(id) => {
                 let held = table.by_id.get_mut(&id)?;
                 held.look_ups += 1;
-                held.is_asked_for(&mut table.listed);
+                held.uncount_listed(&mut table.listed);
                 Some(CachedName::Node(held.node.clone()))
             }
         }
