@@ -4,7 +4,7 @@
 //!
 //! In addition, the open file of an io_uring holds a lock on a byte unknown to QEMU. The kernel closes the
 //! file when the ring's last transfer is done (io_uring(7)), possibly long after the process was killed. The
-//! next user with which these transfers could conflict waits until then, within a time limit.
+//! next user with whose operations the transfers could conflict waits until then, within a time limit.
 
 use std::os::fd::BorrowedFd;
 use std::thread;

@@ -33,7 +33,7 @@ pub(crate) struct Ring {
     /// The completion thread, started by the first transfer, so that it is subject to a sandbox entered
     /// before. `None` if it could not be started.
     thread: OnceLock<Option<JoinHandle<()>>>,
-    /// Pushes since the last `submit`, including failed ones.
+    /// Number of transfers pushed to the ring since the last `submit`, including refused ones.
     batched: AtomicUsize,
 }
 
@@ -51,7 +51,7 @@ struct Pending {
 impl Ring {
     /// Creates a ring; `None` if the system does not provide one.
     pub(crate) fn new(file: &File, options: &OpenOptions) -> Option<Self> {
-        // The ring has an open file description of its own, which holds the ring's lock; the other one holds
+        // The ring has an open file description of its own, which holds the ring's lock; that of `file` holds
         // all other locks. When a process is killed its files are closed with it, except those of rings,
         // which the kernel closes after their transfers.
         let flags = if options.read_only { OpenFlags::RDONLY } else { OpenFlags::RDWR };
@@ -86,8 +86,8 @@ impl Ring {
         self.shared.ring.submit();
     }
 
-    /// Queues a transfer, whose byte count is the answer; `None` if the ring is full or unusable. Submits a
-    /// full batch.
+    /// Queues a transfer, whose byte count is the answer; `None` if the ring is full or has no completion
+    /// thread. Submits a full batch.
     fn begin(
         &self,
         memory: Memory,

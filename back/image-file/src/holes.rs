@@ -1,4 +1,4 @@
-//! Holes: punching and finding.
+//! Holes of a raw image: discarding and zeroing ranges, and finding the extents of data and holes.
 
 use std::os::fd::AsFd;
 

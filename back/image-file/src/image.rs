@@ -71,8 +71,8 @@ impl ImageFile {
             in_memory,
             is_block_device,
             write_pace: Pace::default(),
-            // The count begins at one change, because a killed process may have left changes that are not
-            // durable.
+            // The count begins at one change, so that the first flush syncs: a killed process may have left
+            // changes that are not durable.
             changes: AtomicU64::new(1),
             durable: AtomicU64::new(0),
             loss: FlushLoss::default(),
@@ -124,7 +124,7 @@ impl Image {
     pub(crate) fn make_durable(&self) -> Result<()> {
         let wanted = self.changes.load(Ordering::Acquire);
         self.loss.guard(|| {
-            // The flush that this one waited for may have included these changes.
+            // The flush for whose end this one waited may have made these changes durable.
             if self.durable.load(Ordering::Acquire) >= wanted {
                 return Ok(());
             }

@@ -136,7 +136,7 @@ impl ImageFile {
         let block_bytes = options.block_bytes;
         let failed = |source| OpenError::Open { path: path.to_owned(), source };
         let kind = file.metadata().map_err(failed)?.file_type();
-        // The file may have been replaced after the check.
+        // The type is checked again, because the file may have been replaced since `open_with` checked it.
         if !is_disk(kind) {
             return Err(OpenError::NotADisk { path: path.to_owned() });
         }
@@ -152,7 +152,8 @@ impl ImageFile {
         };
         let block_bytes = alignment.map_or(block_bytes, |alignment| block_bytes.max(alignment.range_bytes));
         let found = Geometry::of_file(size_of(&file).map_err(failed)?);
-        // Devices do not grow when written to.
+        // The size of a file is rounded up to whole blocks. A device does not grow when written to, so its
+        // last block must be whole.
         let geometry = match is_block_device {
             true => found.in_whole_blocks(block_bytes),
             false => found.in_blocks(block_bytes),

@@ -15,7 +15,7 @@ use crate::files::OpenFile;
 use crate::state::{Location, Session, is_big};
 use crate::window::ChangedFile;
 
-/// Number of bytes up to which a truncation is quick.
+/// Number of bytes that a truncation may cut off and still be quick.
 const SMALL_TRUNCATION_BYTES: u64 = 4 << 20;
 
 impl Session {

@@ -58,11 +58,11 @@ pub(crate) enum Victim {
     File { key: Key, is_last_name: bool },
 }
 
-/// Sends notices to all subscribed sessions except the one that makes the change.
+/// Sender of notices to all subscribed sessions except the one that makes the change.
 pub(crate) struct Notifier<'a>(&'a Session);
 
 impl Session {
-    /// Sends notices if any session is subscribed.
+    /// Calls `tell`, which sends notices, if any session is subscribed.
     #[inline]
     pub(crate) fn notify(&self, tell: impl FnOnce(Notifier<'_>)) {
         if self.export.watchers.any() {
@@ -98,8 +98,8 @@ impl Session {
         done
     }
 
-    /// Returns the key that identifies a node in every session; `None` if this session has forgotten the
-    /// node.
+    /// Returns the key of a node's file, by which every session finds its own node of the file; `None` if
+    /// this session has forgotten the node.
     pub(crate) fn key_of(&self, node: NodeId) -> Option<Key> {
         if node == NodeId::ROOT { Some(self.export.root.identity.key) } else { self.table.key_of(node) }
     }
@@ -150,8 +150,8 @@ impl Notifier<'_> {
         match (victim, lost) {
             (Victim::None, _) => {}
             (Victim::File { key, is_last_name: true }, Some((dir, name))) => {
-                // Not the last one after all: another process may have linked the file in between, and links,
-                // pipes and devices may have several names.
+                // The name may not have been the last: another process may have linked the file in between,
+                // and symbolic links, pipes and devices are not checked before.
                 let is_gone = OnceCell::new();
                 self.each(|session| {
                     let node = session.node_of(&key)?;

@@ -38,8 +38,8 @@ impl Session {
         })
     }
 
-    /// Returns the entry of a file that already has a node and counts a look-up; `None` if it has none, or if
-    /// only opening the file can identify it.
+    /// Returns the entry of a file that already has a node, and counts a look-up; `None` if it has none, or
+    /// if the file must be opened to decide that.
     pub(crate) fn recognise(&self, stat: &Stat) -> Option<Entry> {
         let identity = self.identity(stat, self.export.mounts.index_of(stat)?);
         if identity.key == self.export.root.identity.key {
@@ -48,9 +48,9 @@ impl Session {
         self.table.hit(&identity).map(|node| Entry { node, attr: self.attr(node, stat) })
     }
 
-    /// Creates or finds the node of the file open as `location`, found in `parent` as `name`. `keep`: the
-    /// node may keep the descriptor, which must then be an `O_PATH` descriptor. `permit` is the permit for
-    /// the node. Returns the entry, with a counted look-up, and the descriptor unless `keep`.
+    /// Creates or finds the node of the file open as `location`, found in `parent` as `name`. With `keep` the
+    /// node takes the descriptor, which must be an `O_PATH` descriptor; otherwise the descriptor is returned.
+    /// `permit` is the permit for the node. Counts a look-up.
     pub(crate) fn adopt(
         &self,
         location: OwnedFd,

@@ -49,7 +49,8 @@ pub struct LocalDir(Arc<ExportState>);
 impl LocalDir {
     /// Serves the directory at `path`; symbolic links in `path` are followed once, by this call.
     ///
-    /// Must be called in the process that serves, because the export does not survive a fork.
+    /// Must be called in the process that serves: neither the pool's threads nor the descriptor of
+    /// `/proc/self/fd` can be used after a fork.
     pub fn open(path: &Path, options: Options) -> std::result::Result<Self, OpenError> {
         let refused = |source| OpenError::Root { path: path.to_owned(), source };
         let root = open_root(path).map_err(refused)?;

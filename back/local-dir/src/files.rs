@@ -99,12 +99,14 @@ impl OpenFile {
     }
 }
 
+/// Number of parts of a session's open files, each with a lock of its own.
 const SHARDS: usize = 8;
 
 /// All open files of a session, divided so that concurrent opens rarely contend for a lock.
 #[derive(Default)]
 pub(crate) struct Files {
     shards: [Mutex<Shard>; SHARDS],
+    /// Number of files inserted so far, which selects the next one's shard.
     turn: AtomicUsize,
 }
 
@@ -175,9 +177,10 @@ const BUFFER_BYTES: usize = 16 << 10;
 #[derive(Debug)]
 pub(crate) struct Cursor {
     pub listing: Option<Listing>,
+    /// Number of buffered entries that were returned.
     pub given: usize,
     pub next: Cookie,
-    /// Buffer of the entries before or after `listing`, for file systems with cookies that cannot be seeked.
+    /// Buffer of the entries before or after `listing`, for file systems with cookies that lseek(2) refuses.
     spare: Option<Listing>,
     is_spare_ahead: bool,
 }
@@ -237,7 +240,7 @@ impl Cursor {
         Ok(more)
     }
 
-    /// Finds a cookie that the kernel cannot seek. Usually the cookie is among the entries read last, of
+    /// Finds a cookie that lseek(2) refuses. Usually the cookie is among the entries read last, of
     /// which the caller did not take all; otherwise the directory is read from its start.
     fn find(&mut self, fd: BorrowedFd<'_>, cookie: Cookie) -> Result<()> {
         if self.continue_in_listing(cookie) {
@@ -261,7 +264,7 @@ impl Cursor {
         Err(Error::BadCookie)
     }
 
-    /// Continues after the entry with this cookie, if it is buffered.
+    /// Continues after the entry with this cookie; returns `false` if it is not buffered.
     fn continue_in_listing(&mut self, cookie: Cookie) -> bool {
         let Some(listing) = &self.listing else { return false };
         let Some(index) = listing.entries().position(|entry| entry.next.0 == cookie.0) else { return false };

@@ -152,7 +152,8 @@ impl Session {
     }
 
     /// Searches all mounts of the file system with this tag, because possibly only one of them shows the
-    /// file; if none does, registers unknown mounts, unless that was done a moment ago, and searches again.
+    /// file. If none does, registers unknown mounts and searches again, unless that was done within the last
+    /// second.
     fn find_on_submount(&self, tag: Tag, handle: &FileHandle) -> Result<(OwnedFd, Stat)> {
         let find =
             |mounts: Vec<Arc<Mount>>| mounts.iter().find_map(|mount| self.find_by_handle(mount, handle).ok());
@@ -171,8 +172,8 @@ impl Session {
         Ok((found, stat))
     }
 
-    /// Finds a file that may have lost its last name while it is open. The caller must know that it lies
-    /// inside the export.
+    /// Finds a file that may have lost its last name while it is open. That it lies inside the export is not
+    /// checked, because a file without a name has no path: the caller must know it.
     pub(crate) fn find_nameless(&self, handle: &PersistentHandle) -> Result<(OwnedFd, Stat)> {
         let parts = Parts::of(handle).ok_or(Error::Stale)?;
         let mounts = &self.export.mounts;

@@ -96,8 +96,8 @@ impl HostWatch {
         }
     }
 
-    /// Records that the export has a btrfs subvolume. Events name its files by the device of the file system
-    /// that contains it, so these events cannot be matched with nodes.
+    /// Records that this mount has a btrfs subvolume, whose files fanotify events name by the device of the
+    /// containing file system: such events cannot be matched with nodes, so the watch becomes incomplete.
     pub fn met_volume(&self, export: &ExportState, mount: &Mount) {
         // The subvolume is recorded first: a watch that starts later finds it.
         if mount.record_volume() && lock(&self.state).running.is_some() {
@@ -149,6 +149,7 @@ fn start(export: &Arc<ExportState>) -> tombolo_sys::Result<Running> {
     Ok(running)
 }
 
+/// Tokens of the files that the watch thread polls: fanotify, the event that stops it, the mount list.
 const EVENTS: u64 = 0;
 const STOP: u64 = 1;
 const MOUNTS: u64 = 2;

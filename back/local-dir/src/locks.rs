@@ -125,6 +125,8 @@ impl Claim for WaitingAttempt {
 }
 
 impl Session {
+    /// Queues the attempt for repetition. Fails with [`Error::Busy`] if too many of the session's operations
+    /// are pending.
     fn wait_for(self: &Arc<Self>, cx: &Ctx, attempt: Attempt) -> Answer<()> {
         let Some(permit) = self.budget.take(Resource::Pending, 1) else { return Answer::err(Error::Busy) };
         let registered = match &attempt {
@@ -132,7 +134,6 @@ impl Session {
             Attempt::Whole(..) => Ok(None),
         };
         let registered = or_answer!(registered);
-        // The waiter holds no reference to the session, which waiters must not keep alive.
         let (export, records) = (self.export.clone(), self.records.clone());
         self.export.waiting.until(cx, permit, WaitingAttempt { attempt, registered, export, records })
     }

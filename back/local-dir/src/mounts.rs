@@ -45,7 +45,7 @@ pub(crate) struct Medium {
     pub memory: bool,
     /// `true` if the kernel copies a range by reading and writing.
     pub plain_copies: bool,
-    /// `true` if every directory cookie of the file system can be seeked.
+    /// `true` if lseek(2) accepts every directory cookie of the file system.
     pub seeks_all: bool,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Mounts {
     some_without_handles: AtomicBool,
 }
 
-/// Limit of mounts in one export; files on further ones do not exist.
+/// Limit of mounts in one export; look-ups of files on further ones fail with [`Error::NotFound`].
 const MOUNTS_MAX: usize = 4096;
 
 impl Mounts {
@@ -163,7 +163,7 @@ fn examine(own: &OwnDescriptors, location: BorrowedFd<'_>, stat: &Stat) -> Mount
     } else {
         None
     };
-    // Anyone may make a handle; opening it takes CAP_DAC_READ_SEARCH.
+    // Every process may request a handle; opening it takes CAP_DAC_READ_SEARCH.
     let handle = descriptor.as_ref().and_then(|on| {
         let (handle, _) = FileHandle::of(location).ok()?;
         handle.open(on.as_fd(), OpenFlags::PATH).ok().map(|_| handle)
@@ -191,6 +191,8 @@ impl Medium {
     }
 }
 
+/// File systems whose storage is on this machine, or mostly is (an overlay); tmpfs is added in
+/// [`Medium::of`].
 const LOCAL: [u64; 5] =
     [statfs::MAGIC_EXT4, statfs::MAGIC_XFS, statfs::MAGIC_BTRFS, statfs::MAGIC_OVERLAY, statfs::MAGIC_F2FS];
 

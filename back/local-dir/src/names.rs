@@ -66,7 +66,7 @@ impl Session {
         Ok(self.with_volatility(entry, dir, name))
     }
 
-    /// Looks a name up if the kernel can do so without blocking; `None` if it cannot.
+    /// Looks a name up if the kernel has it in memory, so that the look-up cannot block; otherwise `None`.
     pub(crate) fn lookup_in_memory(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Option<Result<Entry>> {
         // The attributes of a remote file may have to be fetched, even if its name is cached.
         if !self.is_local(parent) {

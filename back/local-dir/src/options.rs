@@ -35,7 +35,7 @@ pub struct Options {
     /// subscribed. This costs those processes some 2 µs for each write and 7 µs for each new file, everywhere
     /// on these file systems, and takes CAP_SYS_ADMIN.
     pub watch_host: bool,
-    /// Files that are [volatile](tombolo_core::fs::Attr::volatile).
+    /// Patterns of the names or paths of files that are [volatile](tombolo_core::fs::Attr::volatile).
     pub ask: Vec<Pattern>,
     /// Helper that opens files which the sandbox of this process does not allow it to open.
     pub help: Option<Arc<dyn Reopen>>,

@@ -1,5 +1,6 @@
-//! Other exports of this process that may show the same files. An export that observes the host reports a
-//! change through another one as a change by another process.
+//! Other exports of this process that may show the same files. If there is one, an export that observes the
+//! host (`host_watch`) does not ignore the events of this process, and so reports changes made through the
+//! other export.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -31,6 +32,7 @@ impl ExportState {
         pairs.any(|(own, theirs)| own.is_same_file_system(theirs)) || self.lies_with(other)
     }
 
+    /// Returns `true` if one export's root contains the other's, or if that is unknown.
     fn lies_with(&self, other: &Self) -> bool {
         let path = |export: &Self| export.own.path(export.root.fd());
         match (path(self), path(other)) {

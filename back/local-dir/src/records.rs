@@ -43,14 +43,15 @@ struct LockTable {
     ended: bool,
 }
 
-/// An owner on a file, until its flush or the end of an opening through which it locked: even without locks,
-/// because it may be about to take one.
+/// A lock owner on a file, retained until its flush or the end of an opening through which it locked. It may
+/// have no lock, because it may be about to take one.
 struct Owner {
     description: Arc<Description>,
     /// The openings through which locks were requested; mostly one.
     through: Vec<OpenId>,
 }
 
+/// The open file description that holds an owner's locks on a file.
 struct Description {
     descriptor: OwnedFd,
     /// Lock held during a change of the locks in the table and in the kernel; taken before the table's lock.
@@ -241,8 +242,8 @@ impl Records {
         self.enter_through(request, Some(&new))?.ok_or(Error::NoLocks)
     }
 
-    /// Returns the owner's description, which becomes `new` if the owner has none. From now on the end of the
-    /// opening releases the description's locks.
+    /// Returns the owner's description, which becomes `new` if the owner has none; `None` without either.
+    /// From now on the end of the opening releases the description's locks.
     fn enter_through(
         &self,
         request: &LockRequest,

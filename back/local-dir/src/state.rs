@@ -55,15 +55,17 @@ pub(crate) struct ExportState {
     pub root: Location,
     /// The root's handle, set by the first request for it: the node table has no entry for the root.
     pub root_handle: OnceLock<FileHandle>,
+    /// Access to this process's descriptors in `/proc`, through which `O_PATH` ones are reopened.
     pub own: OwnDescriptors,
     pub mounts: Mounts,
     pub pool: ThreadPool,
     /// Recent pace of metadata operations, which decides between the calling thread and the pool.
     pub pace: Pace,
-    /// Recent pace of small writes and copies, which decides likewise for these.
+    /// Recent pace of small writes and copies, which decides between thread and pool for those.
     pub write_pace: Pace,
     /// `true` if this process may act as other users.
     pub may_assume: bool,
+    /// Requests that wait for locks.
     pub waiting: Waiting,
     pub last_mount_scan: LastMountScan,
     /// Number of sessions, among which the descriptors of nodes are divided.
@@ -136,6 +138,7 @@ pub(crate) struct Session {
     pub allowance: Arc<Allowance>,
     /// Descriptors reserved for the session's nodes, independent of other sessions.
     pub _node_descriptors: descriptors::Permit,
+    /// The session's queue in the pool.
     pub lane: Lane,
     /// Pending change notices.
     pub notices: Arc<NoticeQueue>,

@@ -24,7 +24,7 @@ impl ExportState {
     }
 
     /// Registers all mounts inside the export, waiting for remote file systems. Returns `false` without a
-    /// search if mounts are hidden, or if the last search was a moment ago.
+    /// search if mounts are hidden, or if the last search began less than a second ago.
     pub(crate) fn register_submounts(&self) -> bool {
         if self.options.submounts == Submounts::Hide || !self.last_mount_scan.is_due() {
             return false;

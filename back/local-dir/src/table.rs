@@ -26,7 +26,7 @@ pub(crate) struct Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub key: Key,
-    /// Birth mark, see [`crate::attr::birth_ns`].
+    /// Birth time, see [`crate::attr::birth_ns`].
     pub birth: u64,
     /// Type bits of the file's mode.
     pub kind: u32,
@@ -99,9 +99,11 @@ pub(crate) struct Freed {
     pub descriptors: Vec<Arc<OwnedFd>>,
 }
 
+/// Number of parts of the table, each with a lock of its own.
 const SHARDS: usize = 16;
 
-/// Maximum number of forgotten nodes whose numbers a shard retains.
+/// Maximum number of forgotten nodes whose numbers a shard retains, for clients that use them once more (open
+/// retry).
 const FORGOTTEN_MAX: usize = 1024;
 
 /// All nodes of a session except the root.
@@ -239,7 +241,8 @@ impl NodeTable {
         self.with(node, |slot| slot.openings += 1);
     }
 
-    /// Discounts an open file. Must be called before its descriptor is closed.
+    /// Discounts an open file. Must be called before its descriptor is closed, because the inode number may
+    /// be reused from then on.
     pub fn closes(&self, node: NodeId) {
         self.with(node, |slot| {
             slot.openings = slot.openings.saturating_sub(1);
@@ -430,7 +433,7 @@ impl NodeTable {
 }
 
 impl Shard {
-    /// Retains the number of a forgotten node, within the limit, because a client may use it again.
+    /// Retains the number of a forgotten node; above the limit, gives up the oldest retained one.
     fn keep_number(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         slot.forgotten = true;

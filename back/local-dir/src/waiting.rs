@@ -1,7 +1,8 @@
 //! Waits for locks, without a thread per waiter.
 //!
-//! One thread, which runs only while there are waiters, retries: at once when this export releases a lock,
-//! and at doubling intervals because other processes do not notify. Waiters are served in order of arrival.
+//! One thread, which runs only while there are waiters, retries: at once when a session of this export
+//! releases a lock, and at doubling intervals because other processes do not notify. Waiters are served in
+//! order of arrival.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -46,14 +47,16 @@ struct Waiter(Mutex<Phase>);
 
 enum Phase {
     Waiting {
-        /// `None` while it is attempted. That may take long, so it runs without the waiter's mutex.
+        /// `None` during an attempt, which may take long and therefore runs without the waiter's mutex.
         claim: Option<Box<dyn Claim>>,
         waker: Option<Waker>,
         /// `true` if the request was interrupted during an attempt.
         interrupted: bool,
         _permit: Permit,
     },
+    /// Ended with this result, which the caller has not taken yet.
     Ended(Result<()>),
+    /// Cancelled, or the result was taken.
     GivenUp,
 }
 

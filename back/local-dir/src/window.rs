@@ -1,5 +1,5 @@
-//! Change counters for clients that cache: incremented before a change begins, and after it has ended but
-//! before its reply.
+//! Change counters in memory that clients with caches read (`tombolo_shm::window`): incremented before a
+//! change begins, and after it has ended but before its reply.
 //!
 //! While no session is subscribed to changes, a change costs two loads more. Changes by other processes of
 //! the host are counted when the kernel reports them (`host_watch`).
@@ -57,12 +57,12 @@ pub(crate) enum ChangedFile {
     Victim(Victim),
 }
 
-/// A change in progress. While it lives, no version of the files in whose slots it counted its begin is
-/// valid; when it is dropped, the versions of all of its files become invalid.
+/// A change in progress. While it lives, the files in whose slots its start was counted have no valid
+/// version; when it is dropped, the earlier versions of all of its files become invalid.
 pub(crate) struct Changing<'a, const N: usize> {
     session: &'a Session,
     files: [ChangedFile; N],
-    /// Slots of the files, in which the change was counted at its begin; `None` if no session was subscribed
+    /// Slots of the files, in which the start of the change was counted; `None` if no session was subscribed
     /// or no window existed then.
     begun: Option<(&'a Window, [WindowSlot; N])>,
 }
@@ -181,7 +181,7 @@ impl ExportState {
         made.as_ref()
     }
 
-    /// Counts a change to the file with this key whose begin was not counted, such as by another process.
+    /// Counts a change to the file with this key whose start was not counted, such as one by another process.
     pub(crate) fn changed_uncounted(&self, key: &Key) {
         if let Some(Some(window)) = self.window.get() {
             window.changed(slot_of(window, key));

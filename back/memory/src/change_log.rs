@@ -10,7 +10,9 @@ use crate::node::Node;
 pub(crate) enum Changed {
     Attributes(Ino),
     Data(Ino),
+    /// A name in this directory.
     Name(Ino, NameBuf),
+    /// The node has lost its last name.
     Gone(Ino),
 }
 

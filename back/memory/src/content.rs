@@ -21,7 +21,8 @@ pub(crate) struct Content {
     pages: BTreeMap<u64, Page>,
 }
 
-/// The part of a byte range that lies in one page.
+/// The part of a byte range that lies in one page: the bytes from `start` to `end` of the page numbered
+/// `page`.
 struct Piece {
     page: u64,
     start: usize,

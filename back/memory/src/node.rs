@@ -26,6 +26,7 @@ pub(crate) struct Node {
     pub(crate) xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
     /// `None` if equivalent to the mode.
     pub(crate) access_acl: Option<Acl>,
+    /// List that new entries of a directory inherit.
     pub(crate) default_acl: Option<Acl>,
     /// Verifier of the exclusive create that made the node (RFC 1813 §3.3.8).
     pub(crate) verifier: Option<[u8; 8]>,

@@ -1,4 +1,4 @@
-//! The connection's thread, which receives replies, resumes blocked sends, and reconnects.
+//! A disk's thread ([`run`]), which receives replies, resumes blocked sends, and reconnects.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::handshake::{ConnectError, Negotiated, connect};
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// Longest reply header, and longest payload other than data that is decoded, in bytes.
+/// Longest reply header, and longest part of a payload other than data that is decoded, in bytes.
 const HEAD_BYTES: usize = 32;
 const WORDS_BYTES_MAX: usize = 60 << 10;
 /// Longest payload with extents, of which those beyond [`WORDS_BYTES_MAX`] are discarded. QEMU reports up to
@@ -88,7 +88,8 @@ pub(crate) fn run(shared: &Arc<DiskState>, mut connection: Arc<Connection>, mut 
         }
         tracing::warn!(server = %shared.address, "NBD: connection lost: {lost}; reconnecting");
         if !can_receive {
-            // A lasting lack of descriptors must not become a loop of connections.
+            // While descriptors are lacking, each attempt would fail at once: pause instead of reconnecting
+            // in a loop.
             shared.sleep(RETRY_MAX);
         }
         match reconnect(shared) {
@@ -171,7 +172,7 @@ impl Receiver {
     }
 
     fn simple(&mut self, cookie: u64, status: Status) -> std::result::Result<(), Lost> {
-        // Reads must get structured replies if those were negotiated.
+        // If structured replies were negotiated, a simple reply to a read may only report an error.
         let sink = self.shared.with(cookie, |pending| {
             pending.status = pending.status.and_then(|()| failed(status));
             pending.part(pending.offset(), pending.sink.as_ref()?.len())

@@ -46,12 +46,14 @@ impl fmt::Display for Address {
 /// A disk of an NBD server. Dropping it closes the connection; pending requests fail.
 pub struct NbdDisk(Arc<DiskState>);
 
+/// State shared by the disk and its receiving thread.
 pub(crate) struct DiskState {
     pub(crate) address: Address,
     pub(crate) tls: Option<ClientTls>,
     pub(crate) export: String,
     /// Result of the first negotiation; later ones must be equivalent.
     pub(crate) first: Negotiated,
+    /// Event that wakes the receiving thread when the disk is dropped.
     pub(crate) wake: Arc<EventFd>,
     requests: Mutex<Requests>,
     closed: AtomicBool,
@@ -60,7 +62,9 @@ pub(crate) struct DiskState {
 
 #[derive(Default)]
 struct Requests {
+    /// `None` while the disk reconnects, and once it is dropped.
     connection: Option<Arc<Connection>>,
+    /// Pending requests by cookie, and so in the order in which they were made.
     pending: BTreeMap<u64, Pending>,
     next_cookie: u64,
     unflushed: Unflushed,
@@ -79,14 +83,14 @@ pub(crate) struct Pending {
     /// Error that the server has reported so far, if any.
     pub(crate) status: Result<(), Status>,
     pub(crate) extents: Vec<Extent>,
-    /// For a flush, the number of changes that it makes durable.
+    /// Number of changes acknowledged before the request; a flush makes these durable.
     change_count: u64,
     promise: Arc<Promise<Outcome>>,
 }
 
 impl Pending {
-    /// Returns the destination of data at this offset, and counts it as received; `None` if the request did
-    /// not ask for these data.
+    /// Returns the memory for `len` bytes of data at this offset, and counts these bytes as received; `None`
+    /// if the request did not ask for them.
     pub(crate) fn part(&mut self, offset: u64, len: usize) -> Option<Sink> {
         let mut part = self.sink.clone()?;
         let at = usize::try_from(offset.checked_sub(self.request.offset)?).ok()?;
@@ -183,8 +187,8 @@ impl NbdDisk {
         }
     }
 
-    /// Clips a range to the server's size: the end of the last block may be missing on the server, and reads
-    /// as zeroes.
+    /// Clips a range to the server's size, which the disk's size exceeds if the last block is incomplete. The
+    /// missing bytes read as zeroes.
     fn at_server(&self, range: Range) -> Range {
         let end = range.end().min(self.0.first.size_bytes);
         Range { len_bytes: end.saturating_sub(range.offset), ..range }
@@ -209,7 +213,7 @@ impl Drop for NbdDisk {
     fn drop(&mut self) {
         let connection = {
             let mut requests = lock(&self.0.requests);
-            // Set under the lock, so that a thread about to sleep sees the flag or is woken.
+            // Set under the lock, so that the receiving thread, if about to sleep, sees the flag or is woken.
             self.0.closed.store(true, Ordering::SeqCst);
             requests.connection.take()
         };

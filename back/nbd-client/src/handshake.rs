@@ -194,7 +194,8 @@ impl Handshake {
         self.receive(N)?.try_into().map_err(|_| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Negotiates an option; returns the refusal, if it is refused.
+    /// Negotiates an option, and calls `receive` with the replies that inform about it. Returns the refusal
+    /// and its text if the server refuses the option.
     fn negotiate(
         &mut self,
         code: OptionCode,
@@ -204,7 +205,8 @@ impl Handshake {
         let mut question = Vec::new();
         encode_option(&mut question, code, export);
         self.send(&question)?;
-        // This is more replies than any option has; a server must not keep the client in this loop.
+        // No option has as many replies as this limit, by which a faulty server cannot keep the client in the
+        // loop.
         for _ in 0..1024 {
             let head = OptionReplyHead::decode(&self.receive_array()?)?;
             let data = self.receive(head.data_bytes)?;
@@ -255,7 +257,7 @@ fn negotiate_session(
     }
     let mut context = None;
     if style != ReplyStyle::Simple {
-        // A refusal means no context.
+        // If the server refuses, `context` stays `None`: it reports no allocation.
         handshake.negotiate(OptionCode::SET_META_CONTEXT, export, |reply| {
             if let OptionReply::MetaContext { id, .. } = reply {
                 context = Some(id);

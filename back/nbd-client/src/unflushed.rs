@@ -5,7 +5,7 @@
 pub(crate) struct Unflushed {
     /// Number of acknowledged changes.
     answered: u64,
-    /// Number of these that are durable, or whose loss is recorded in `lost`.
+    /// Number of acknowledged changes that are durable, or whose loss is recorded in `lost`.
     durable: u64,
     /// `true` if changes may be lost and no flush has reported it yet.
     lost: bool,
@@ -17,12 +17,12 @@ impl Unflushed {
         self.answered += 1;
     }
 
-    /// Returns the number of changes that a flush sent now makes durable.
+    /// Returns the number of acknowledged changes: a flush sent now makes them durable.
     pub(crate) fn answered(&self) -> u64 {
         self.answered
     }
 
-    /// Records the reply to a flush with this change_count.
+    /// Records the reply to a flush that was sent after `change_count` changes were acknowledged.
     pub(crate) fn flushed(&mut self, change_count: u64) {
         self.durable = self.durable.max(change_count);
     }

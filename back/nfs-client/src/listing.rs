@@ -61,7 +61,8 @@ pub(crate) struct Page {
 /// Detection of listings without end, by a repeated cookie.
 #[derive(Debug, Default)]
 struct Circle {
-    /// Cookie compared with later ones (Brent's cycle detection: replaced after twice as many pages each time).
+    /// Cookie compared with later ones (Brent's cycle detection: replaced after twice as many pages each
+    /// time).
     reference: Option<Cookie>,
     pages: u64,
     /// Number of pages at which `reference` is replaced.

@@ -27,8 +27,8 @@ use crate::calls::{Nfs, Sizes, answered};
 use crate::options::{DATAGRAM_SIZE_MAX, Options, SIZE_MAX};
 use crate::server::{Endpoint, Ports, Server};
 
-/// Timeout of a mount's calls over TCP or links, short enough to report failures promptly. For the same time, a
-/// mount repeats calls that the server answers with JUKEBOX.
+/// Timeout of a mount's calls over TCP or links, short enough to report failures promptly. For the same time,
+/// a mount repeats calls that the server answers with JUKEBOX.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Timeout of a mount's calls through a program that must first connect and authenticate.

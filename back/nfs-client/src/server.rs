@@ -21,8 +21,8 @@ pub enum Ports {
         /// Port of MOUNT.
         mount: u16,
     },
-    /// NFS at this port or, if it is unknown, at the one that the portmapper returns; MOUNT at the one that the
-    /// portmapper returns.
+    /// NFS at this port or, if it is unknown, at the one that the portmapper returns; MOUNT at the one that
+    /// the portmapper returns.
     Portmapper {
         /// Port of NFS, if it is known.
         nfs: Option<u16>,

@@ -6,8 +6,8 @@
 //! sent again on the next link, ahead of any other request. A failure is kept for the next write, flush or
 //! fsync through the same opening.
 //!
-//! The table is never locked while a reply is taken or a request is sent, because both may run tasks that
-//! use it.
+//! The table of [`WritesBehind`] is never locked while a reply is taken or a request is sent, because both
+//! may run tasks that use it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,13 +29,13 @@ use crate::session::{out_reference, written};
 const WRITES_MAX: usize = 8;
 /// Maximum length of a write behind, in bytes.
 pub(crate) const WRITE_BYTES_MAX: usize = 64 << 10;
-/// Minimum number of slots of a link for writes behind, whose replies would otherwise keep other requests
-/// waiting for an id.
+/// Minimum number of slots of a link that carries writes behind. Their replies occupy slots until they are
+/// taken out, so on a smaller link other requests would wait for one.
 const SLOTS_MIN: u32 = 32;
 /// Minimum size of a link's bulk memory for writes behind that exceed a frame, in bytes, so that other
 /// requests need not wait for memory.
 const BULK_BYTES_MIN: u64 = 4 * (WRITES_MAX * WRITE_BYTES_MAX) as u64;
-/// Flags of openings whose writes are awaited.
+/// Flags of openings whose writes are awaited, because each must reach the disk before it is answered.
 const AWAITED: OpenFlags = OpenFlags::DIRECT.union(OpenFlags::SYNC).union(OpenFlags::DATA_SYNC);
 
 /// The writes of a session that are not answered yet, and the failures not reported yet.
@@ -250,7 +250,7 @@ impl Table {
 
 impl Link {
     /// Returns `true` if a write of `len` bytes through the opening need not be awaited. A write that is
-    /// known to fail must be awaited.
+    /// known to fail must be awaited, so that its own caller gets the error.
     pub(crate) fn may_write_behind(&self, file: File, offset: u64, len: usize) -> bool {
         let has_memory = len <= FRAME_BYTES || self.line.out_area().capacity_bytes() >= BULK_BYTES_MIN;
         let end = offset.checked_add(len as u64);

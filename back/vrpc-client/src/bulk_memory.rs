@@ -1,4 +1,5 @@
-//! Allocation of the link's bulk memory, and waits for it.
+//! Allocation of a link's bulk memory (shared memory for data that exceed a request's frame), and waits for
+//! it.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

@@ -61,7 +61,7 @@ impl Callers {
         Self { slots, table: RwLock::default(), last: AtomicU16::new(0) }
     }
 
-    /// Returns the number of an identity, for one request.
+    /// Returns the number of an identity, and adds a use that ends with [`leave`](Self::leave).
     #[inline]
     pub(crate) fn enter(&self, identity: &Identity) -> CallerNumber {
         let last = self.last.load(Ordering::Relaxed);

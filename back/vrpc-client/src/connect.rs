@@ -1,4 +1,4 @@
-//! Connecting an export to its server: over a Unix socket, or over memory shared with another kernel.
+//! The trait by which an export obtains links to its server, and its implementation over a Unix socket.
 
 use std::any::Any;
 use std::io;

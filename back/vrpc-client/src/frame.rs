@@ -1,4 +1,5 @@
-//! The frame of a request: encoded in private memory, then copied to the shared memory.
+//! The frame of a request, which is the part that does not fit in the ring's slot: encoded in private memory,
+//! then copied to the shared memory.
 
 use smallvec::SmallVec;
 use tombolo_core::Error;

@@ -1,4 +1,4 @@
-//! A link of a session, with the translation of ids between both sides.
+//! A link of a session, and the translation of the session's ids to those of the link's server.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,12 +28,13 @@ pub(crate) struct Link {
     /// The session as described by the server.
     pub(crate) terms: Session,
     pub(crate) callers: Arc<Callers>,
+    /// Requests that wait for bulk memory, woken when some is freed or the link is lost.
     pub(crate) bulk_waiters: Wakers,
     pub(crate) objects: Arc<SessionObjects>,
     _keep: Box<dyn Any + Send + Sync>,
 }
 
-/// Number of no link, for openings that no server has yet.
+/// Link number of openings that no server has yet.
 pub(crate) const NO_LINK: u32 = 0;
 
 /// State of a session that outlives its links.
@@ -129,12 +130,13 @@ impl Link {
         self.terms.offers.contains(Offers::HANDLES)
     }
 
-    /// Returns `true` if requests may be quiet, and openings prompt.
+    /// Returns `true` if both sides support quiet requests, for whose replies the server does not ring the
+    /// doorbell, and prompt openings (`docs/protocols/vrpc.md`).
     pub(crate) fn has_quiet_requests(&self) -> bool {
         self.line.features().contains(Features::QUIET)
     }
 
-    /// Returns `true` if the link's server has the volume of the session's nodes, and finds these by handle.
+    /// Returns `true` if the link's server has the volume of the session's nodes, and finds nodes by handle.
     pub(crate) fn knows_handles(&self) -> bool {
         self.has_handles() && self.objects.volume.get() == Some(&self.terms.volume)
     }

@@ -27,7 +27,8 @@ use crate::released::{Released, ReleasedKind};
 use crate::reply::Answered;
 use crate::request::{InFlight, NoAnswer, Outcome, OutgoingRequest, Sent};
 
-/// Time without a link after which waiting requests can be interrupted.
+/// Time without a link after which waiting requests can be interrupted; until then a new link may bring the
+/// reply.
 const UNINTERRUPTIBLE: Duration = Duration::from_secs(2);
 
 /// The successive links of a session.
@@ -99,8 +100,8 @@ impl Links {
         self.current.load()
     }
 
-    /// Returns the session's writes behind, after taking replies out of the ring, unless another thread is
-    /// receiving, and removing the writes that they end. `None` if all writes are awaited.
+    /// Takes replies out of the ring, unless another thread is receiving, and removes the writes that they
+    /// answer. Returns the session's remaining writes behind; `None` if all writes are awaited.
     pub(crate) fn settled(&self) -> Option<&WritesBehind> {
         let behind = self.behind.as_ref()?;
         if !behind.is_empty() {

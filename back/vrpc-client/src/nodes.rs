@@ -300,7 +300,7 @@ impl Nodes {
         self.all_changed_at.fetch_max(now, Ordering::SeqCst);
     }
 
-    /// Queues a notice for the session, after recording which permissions may have changed.
+    /// Queues a notice for the session, after recording that the permissions concerned may have changed.
     pub(crate) fn notice(&self, notice: Notice) {
         match &notice {
             Notice::Attributes(node) | Notice::Data { node, .. } | Notice::Gone { node, .. } => {

@@ -9,7 +9,7 @@ use crate::slab::{ServerId, Slab};
 #[derive(Debug, Default)]
 pub(crate) struct Openings(Slab<Opening>);
 
-/// Parameters for reopening.
+/// An opening, with the parameters to reopen it on the next link.
 #[derive(Clone, Debug)]
 pub(crate) struct Opening {
     pub(crate) node: NodeId,

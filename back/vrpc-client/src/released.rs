@@ -17,6 +17,7 @@ pub(crate) struct Released {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleasedKind {
     Opening(File),
+    /// A node, with the number of look-ups that the server has counted.
     LookUps(NodeId, u64),
 }
 

@@ -100,8 +100,8 @@ impl Link {
         let Some((caller, is_introduced)) = self.enter(cx) else { return failed(Error::WouldBlock) };
         let kind = request.kind();
         let handles = gives_nodes(kind) && self.has_handles();
-        // No thread waits for a reply that is not polled, so the server need not ring for it, unless few
-        // slots are free: such a reply occupies its slot until a later one is received.
+        // No thread waits for a reply that is not polled, so the server need not ring the doorbell for it,
+        // unless few slots are free: the reply occupies its slot until a later one is received.
         let quiet = !polls && is_introduced && self.has_quiet_requests() && self.line.is_half_free();
         let header = Header { sequence, caller: caller.caller, want: cx.want, handles, quiet };
         let mut body = [0; BODY_BYTES];
@@ -136,8 +136,8 @@ impl Link {
         }
     }
 
-    /// Sends a request for whose reply the server does not ring; `None` if it cannot be put in the ring at
-    /// once, or the server does not know the caller yet.
+    /// Sends a request for whose reply the server does not ring the doorbell; `None` if the request cannot be
+    /// put in the ring at once, or the server does not know the caller yet.
     pub(crate) fn try_send_quietly(
         self: &Arc<Self>,
         cx: &Ctx,
@@ -279,7 +279,7 @@ impl Drop for CallerGuard<'_> {
     }
 }
 
-/// A caller number in use by a request that may outlive its session.
+/// A caller number in use by a request in flight, which may outlive its session.
 struct OwnedCallerGuard {
     callers: Arc<Callers>,
     caller: CallerId,

@@ -10,11 +10,13 @@ use tombolo_core::lock;
 /// not mistaken for a former one in the same slot.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    /// Each chunk has twice as many slots as the one before. Never freed.
+    /// Chunks of slots, each with twice as many as the one before. They are never freed, so that a slot can
+    /// be read without a lock.
     chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
     free: Mutex<Free>,
 }
 
+/// Number of chunks: enough for all slot numbers of 32 bits.
 const CHUNKS: usize = 27;
 /// Number of slots in the first chunk; a power of two.
 const FIRST_LEN: u64 = 64;

@@ -1,4 +1,5 @@
-//! Reconnection: one thread for each session.
+//! Reconnection: one thread for each session, which replaces a lost link and restores openings, locks and
+//! unanswered writes on the new one.
 
 use std::fmt;
 use std::future::Future;
@@ -65,16 +66,18 @@ enum Failed {
     Session(Error),
     /// The new session does not check permissions, but the first one does.
     Unchecked,
+    /// The new link was lost during recovery, or the session was dropped.
     Lost,
 }
 
 impl Supervisor {
-    /// Keeps the session connected until it ends or is dropped.
+    /// Keeps the session connected until it ends or is dropped. Each message of `pokes` requests a check of
+    /// the link.
     pub(crate) fn run(self, links: &Weak<Links>, pokes: &Receiver<()>) {
         let mut pause = Duration::ZERO;
         let mut latest = Latest { since: Instant::now(), answers: 0, is_first: true };
         loop {
-            // The end of the link sends a message to this channel too.
+            // The end of a link sends a message to this channel (`Links::watch`), and so do waiting requests.
             if pokes.recv().is_err() {
                 return;
             }
@@ -289,7 +292,7 @@ fn wait_pause(links: &Weak<Links>, pokes: &Receiver<()>, pause: Duration) -> boo
     }
 }
 
-/// Waits for a reply on this thread, with a time limit.
+/// Waits for a reply on this thread. If it does not arrive in time, fails as if the link were lost.
 pub(crate) fn answer_until(call: Call, until: Instant) -> Result<Reply, LineError> {
     let mut call = pin!(call);
     match finished_until(&mut call, until) {

@@ -102,7 +102,7 @@ struct Walk<'a> {
     cluster_bytes: u64,
     /// Number of references to each cluster of the file.
     used: Vec<u16>,
-    /// Entries of the mapping: the cluster referenced, and the flag that this is its only reference.
+    /// Entries of the mapping: the index of the referenced cluster, and the flag [`IS_COUNTED_ONCE`].
     shared: Vec<(u64, bool)>,
     found: Checked,
 }
@@ -205,7 +205,7 @@ impl Walk<'_> {
         self.shared.push((offset / self.cluster_bytes, entry & IS_COUNTED_ONCE != 0));
     }
 
-    /// Counts the reference of an L2 entry.
+    /// Counts the references of an L2 entry, which is in the table at `table`.
     fn mapped(&mut self, header: &Header, table: u64, entry: u64) {
         if entry & IS_COMPRESSED != 0 {
             // "Compressed Clusters Descriptor": the offset, then the number of additional sectors.

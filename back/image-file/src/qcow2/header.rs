@@ -62,7 +62,7 @@ pub(super) enum HeaderError {
     Unsupported(#[from] Unsupported),
 }
 
-/// The fields of the header and its extensions that are used outside imago.
+/// The fields of the header and its extensions that this crate uses; imago reads the header for itself.
 #[derive(Debug, Default)]
 pub(super) struct Header {
     pub cluster_bits: u32,

@@ -169,8 +169,9 @@ impl Qcow2Image {
     }
 }
 
+/// Opener of an image's files.
 pub(super) struct Opener {
-    /// Directories that files referenced by an image may lie in.
+    /// Directories in which, but not below which, files referenced by an image may lie.
     allowed: Vec<PathBuf>,
     locks: bool,
 }

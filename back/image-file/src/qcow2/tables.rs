@@ -13,10 +13,11 @@ pub(super) const OFFSET_MASK: u64 = !0x1FF;
 /// MiB).
 pub(super) const TABLE_BYTES_MAX: u64 = 32 << 20;
 
+/// The refcount table of an image.
 struct Tables<'a> {
     file: &'a File,
     header: &'a Header,
-    /// Position of the refcount table.
+    /// Position of the table in the file.
     offset: u64,
     len_bytes: u64,
 }

@@ -26,7 +26,8 @@ impl Session {
     }
 }
 
-/// Changes by a session; reported to the other sessions on drop, which takes the locks of those.
+/// Changes by a session; reported to the other sessions on drop. The drop locks the tables of those sessions,
+/// so the changing session's own locks must be released before.
 pub(super) struct PendingNotices<'a> {
     by: &'a Session,
     pub(super) changes: Vec<Changed>,

@@ -1,4 +1,5 @@
-//! Versions of nodes. Changes are counted when done, while the tree is still locked.
+//! Versions of nodes: change counters in shared memory. A change is counted once it is made, while the tree
+//! is still locked.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -64,8 +64,8 @@ pub(crate) fn answered<T, F>(reply: Reply<T, F>) -> Result<T> {
     answered_or(reply, drop)
 }
 
-/// Returns the successful results, or calls `look` with the contents of the failure and returns it as an error
-/// of the waist.
+/// Returns the successful results, or calls `look` with the contents of the failure and returns it as an
+/// error of the waist.
 pub(crate) fn answered_or<T, F>(reply: Reply<T, F>, look: impl FnOnce(F)) -> Result<T> {
     match reply {
         Reply::Ok(results) => Ok(results),

@@ -1,4 +1,5 @@
-//! Read-ahead policy of one opening: when it reads ahead, and how far. A sequential reader doubles the window.
+//! Read-ahead policy of one opening: when it reads ahead, and how far. A sequential reader doubles the
+//! window.
 
 use std::ops::Range;
 

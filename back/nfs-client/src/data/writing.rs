@@ -1,5 +1,5 @@
-//! Writes: the admission of their bytes to the file's dirty ranges, within the limits of memory and of calls in
-//! flight.
+//! Writes: the admission of their bytes to the file's dirty ranges, within the limits of memory and of calls
+//! in flight.
 
 use std::sync::{Arc, Weak};
 

@@ -14,8 +14,8 @@ use super::pending_removal::PendingRemovals;
 use crate::data::FileData;
 use crate::options::AttributeTimes;
 
-/// Count of the changes of a directory that may have been made by other clients. Names learnt in another epoch
-/// are invalid.
+/// Count of the changes of a directory that may have been made by other clients. Names learnt in another
+/// epoch are invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epoch(u64);
 

@@ -1,5 +1,5 @@
-//! Extensions of this product's servers, by the side program: digests, compressed reads, leases, and data from a
-//! cache.
+//! Extensions of this product's servers, by the side program: digests, compressed reads, leases, and data
+//! from a cache.
 
 use std::ops::Range;
 use std::time::Duration;

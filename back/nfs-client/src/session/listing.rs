@@ -164,8 +164,8 @@ impl View {
         Ok(Page { start, from, listing: Arc::new(listing), plus, procedure, asked, epoch, changes })
     }
 
-    /// Calls LIST. Subdirectories in the reply are retained for the tree walk. Returns `None` if the server does
-    /// not have the side program any more.
+    /// Calls LIST. Subdirectories in the reply are retained for the tree walk. Returns `None` if the server
+    /// does not have the side program any more.
     async fn fetch_large_page(
         &self,
         opening: &Opening,

@@ -1,5 +1,5 @@
-//! Compressed writes to a distant server of this product, by UNPACK (`docs/protocols/side.md`); all other writes
-//! use WRITE. `server.rs` requests a compressed frame for each WRITE that it sends.
+//! Compressed writes to a distant server of this product, by UNPACK (`docs/protocols/side.md`); all other
+//! writes use WRITE. `server.rs` requests a compressed frame for each WRITE that it sends.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

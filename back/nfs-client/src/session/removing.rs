@@ -175,8 +175,8 @@ impl View {
         Err(status::from_status(failed))
     }
 
-    /// Registers the removal of the name's target. If the target is unknown, queries the server for it; returns
-    /// `None` without a query if no file is open, because only open files need a silly name.
+    /// Registers the removal of the name's target. If the target is unknown, queries the server for it;
+    /// returns `None` without a query if no file is open, because only open files need a silly name.
     async fn removal(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<Option<PendingRemoval>> {
         if let Some(node) = self.session.nodes.at(dir.id, name) {
             return Ok(Some(PendingRemoval::begin(node)));

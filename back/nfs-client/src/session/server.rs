@@ -17,7 +17,8 @@ use crate::calls::{ReadPiece, WritePiece, answered_or};
 use crate::data::{Budget, FileData, Server, Sizes, Wrote};
 use crate::nodes::Node;
 
-/// Time for which an interrupted caller still waits with [`Interrupts::WhenSilent`], in case the reply arrives.
+/// Time for which an interrupted caller still waits with [`Interrupts::WhenSilent`], in case the reply
+/// arrives.
 const SILENCE: Duration = Duration::from_secs(2);
 
 impl AsRef<FileData> for Node {

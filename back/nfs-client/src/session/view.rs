@@ -1,5 +1,5 @@
-//! One operation of a session ([`View`]), and the helpers common to all operations: calls repeated after recovery
-//! of a stale handle, and updates of nodes from replies.
+//! One operation of a session ([`View`]), and the helpers common to all operations: calls repeated after
+//! recovery of a stale handle, and updates of nodes from replies.
 
 use std::future::Future;
 use std::sync::Arc;

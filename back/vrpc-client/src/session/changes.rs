@@ -61,7 +61,7 @@ async fn watch(links: Arc<Links>, cx: Ctx, answered: Arc<Promise<()>>) {
         let session_links = links.clone();
         let pending_call = links.call(&cx, Request::Changes { since }, move |link, answered| {
             let (last, is_complete) = received(link, &answered)?;
-            // If the link was lost in the meantime, that is recorded after this, or detected here.
+            // `link_lost` may have run before this call: the loss is then detected by the check below.
             session_links.set_reports_all_changes(is_complete);
             if link.line.end().is_some() {
                 session_links.set_reports_all_changes(false);

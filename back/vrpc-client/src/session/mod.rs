@@ -1,4 +1,5 @@
-//! The waist over a session's links.
+//! The waist over a session's links: [`VrpcFileSystem`]. Most operations are one request each; the submodules
+//! implement the others, and the optional groups of operations.
 
 mod behind;
 mod changes;

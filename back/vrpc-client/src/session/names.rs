@@ -1,4 +1,5 @@
-//! Symbolic links, whose name and target together may exceed a frame, and bulk memory for requests that do.
+//! Symbolic links, whose name and target together may exceed a frame, and the allocation of bulk memory for
+//! requests that exceed one.
 
 use std::sync::Arc;
 

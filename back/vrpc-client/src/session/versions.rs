@@ -48,6 +48,7 @@ impl Versions for VrpcFileSystem {
 /// have been counted.
 #[inline]
 fn epoch_on(link: &Link, epoch: u64) -> u64 {
+    // 2^64 divided by the golden ratio, so that the epochs of successive links do not coincide.
     const FAR_APART: u64 = 0x9E37_79B9_7F4A_7C15;
     epoch.wrapping_add(u64::from(link.number).wrapping_mul(FAR_APART))
 }
