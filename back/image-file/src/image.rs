@@ -120,7 +120,6 @@ impl Image {
         durable == self.changes.load(Ordering::Acquire) && !self.loss.is_there()
     }
 
-    /// Makes all preceding changes durable.
     pub(crate) fn make_durable(&self) -> Result<()> {
         let wanted = self.changes.load(Ordering::Acquire);
         self.loss.guard(|| {

@@ -100,15 +100,15 @@ impl ImageFile {
         lane: Lane,
     ) -> Result<Arc<Self>, OpenError> {
         let failed = |source| OpenError::Open { path: path.to_owned(), source };
-        let way = LinkPolicy { no_links: options.no_links };
+        let policy = LinkPolicy { no_links: options.no_links };
         // The file type is checked first, because opening a FIFO blocks until its other end is opened.
-        let kind = way.look(path).map_err(failed)?.file_type();
+        let kind = policy.look(path).map_err(failed)?.file_type();
         if !is_disk(kind) {
             return Err(OpenError::NotADisk { path: path.to_owned() });
         }
         let file = match options.locks {
-            true => claimed(path, way, !options.read_only, User::of(options))?,
-            false => way.open(path, !options.read_only).map_err(failed)?,
+            true => claimed(path, policy, !options.read_only, User::of(options))?,
+            false => policy.open(path, !options.read_only).map_err(failed)?,
         };
         Self::of_file(path, file, options, is_direct, lane)
     }
@@ -204,12 +204,12 @@ fn claim(path: &Path, file: &File, user: User) -> Result<(), OpenError> {
 }
 
 /// Opens and locks the file at `path`. If another process replaces it in between, retries with the new file.
-fn claimed(path: &Path, way: LinkPolicy, is_writer: bool, user: User) -> Result<File, OpenError> {
+fn claimed(path: &Path, policy: LinkPolicy, is_writer: bool, user: User) -> Result<File, OpenError> {
     let failed = |source| OpenError::Open { path: path.to_owned(), source };
     loop {
-        let file = way.open(path, is_writer).map_err(failed)?;
+        let file = policy.open(path, is_writer).map_err(failed)?;
         claim(path, &file, user)?;
-        let (named, own) = (way.look(path).map_err(failed)?, file.metadata().map_err(failed)?);
+        let (named, own) = (policy.look(path).map_err(failed)?, file.metadata().map_err(failed)?);
         if is_same(&named, &own) {
             return Ok(file);
         }

@@ -107,7 +107,6 @@ impl Image {
         Ok(())
     }
 
-    /// Reads into unaligned memory through an aligned bounce buffer.
     fn read_by_copies(&self, mut offset: u64, mut into: Sink) -> Result<()> {
         self.check_whole(into.len())?;
         let aligned = Buffer::new(into.len().min(PIECE_BYTES));

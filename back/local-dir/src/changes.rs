@@ -119,7 +119,6 @@ impl Session {
         Notice::Gone { node, name: self.node_of(dir).map(|dir| (dir, name.to_owned())) }
     }
 
-    /// Returns this session's node with that key.
     pub(crate) fn node_of(&self, key: &Key) -> Option<NodeId> {
         if *key == self.export.root.identity.key { Some(NodeId::ROOT) } else { self.table.peek(key) }
     }

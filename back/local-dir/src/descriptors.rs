@@ -240,7 +240,6 @@ impl Session {
         Ok(location)
     }
 
-    /// Gives the node the descriptor and returns its location.
     fn install(&self, node: NodeId, identity: Identity, descriptor: OwnedFd) -> Location {
         let descriptor = Arc::new(descriptor);
         self.give_descriptor(node, &descriptor);

@@ -71,17 +71,14 @@ impl OpenFile {
         self.descriptor.as_fd()
     }
 
-    /// Marks the opening as released.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// Returns `true` once the opening has been released.
     pub fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Flushes the file to stable storage.
     pub fn sync(&self, what: SyncScope) -> Result<()> {
         Ok(match what {
             SyncScope::Data => sync::data(self.fd()),
@@ -272,7 +269,6 @@ impl Cursor {
         true
     }
 
-    /// Discards the buffers and the position.
     fn start_anew(&mut self) {
         self.listing.get_or_insert_with(new_listing).clear();
         (self.given, self.next) = (0, Cookie::START);

@@ -78,7 +78,6 @@ impl Mount {
         !self.has_volumes.swap(true, Ordering::SeqCst)
     }
 
-    /// Returns the descriptor on the mount; `None` if none could be opened.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.descriptor.as_ref().map(AsFd::as_fd)
     }

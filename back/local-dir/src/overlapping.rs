@@ -11,7 +11,6 @@ use crate::submounts::is_beneath;
 
 static EXPORTS: Mutex<Vec<Weak<ExportState>>> = Mutex::new(Vec::new());
 
-/// Registers a new export.
 pub(crate) fn opened(export: &Arc<ExportState>) {
     let mut exports = lock(&EXPORTS);
     exports.retain(|export| export.strong_count() > 0);

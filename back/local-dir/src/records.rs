@@ -157,7 +157,6 @@ impl Records {
         owners.into_iter().for_each(|owner| self.unlock_all(node, owner));
     }
 
-    /// Returns `true` if the owner has an entry for that file.
     pub fn knows(&self, node: NodeId, owner: LockOwner) -> bool {
         lock(&self.table).owners.contains_key(&(node, owner))
     }
@@ -331,6 +330,8 @@ impl LockTable {
         }
     }
 
+    /// Returns `true` if the owner of the wait would wait for itself: directly, or through waits of other
+    /// owners.
     fn would_deadlock(&self, wait: &Wait) -> bool {
         let mut steps = 0;
         let mut in_the_way_of = |wait: &Wait, owners: &mut Vec<LockOwner>| {

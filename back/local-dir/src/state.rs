@@ -289,7 +289,6 @@ impl Session {
     }
 }
 
-/// Returns `true` if the file is slow to free because of its size.
 pub(crate) fn is_big(stat: &Stat) -> bool {
     stat.is_regular() && stat.blocks > BIG_BLOCKS
 }

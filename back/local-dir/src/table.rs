@@ -338,7 +338,6 @@ impl NodeTable {
         self.with(node, |slot| slot.naming != Naming::Plain).unwrap_or(true)
     }
 
-    /// Returns `true` if a node has a descriptor.
     pub fn is_open(&self, node: NodeId) -> bool {
         self.with(node, |slot| slot.descriptor.is_some()).unwrap_or(false)
     }
@@ -360,7 +359,6 @@ impl NodeTable {
         Some(slot.id(shard_number, index))
     }
 
-    /// Returns `true` if a node is anchored to this name.
     pub fn anchored_to(&self, node: NodeId, parent: NodeId, name: Name<'_>) -> bool {
         let by_name = |slot: &mut NodeSlot| match &slot.anchor {
             Anchor::Name(location) => location.0 == parent && location.1.as_name() == name,

@@ -118,7 +118,7 @@ impl Session {
 }
 
 impl<const N: usize> Changing<'_, N> {
-    /// Cancels the change: nothing has changed.
+    /// Cancels the change, because nothing has changed: the versions become valid again.
     pub(crate) fn unchanged(mut self) {
         // Prevents counting on drop.
         self.files = [ChangedFile::Victim(Victim::None); N];
@@ -188,7 +188,7 @@ impl ExportState {
         }
     }
 
-    /// Counts a change of possibly everything.
+    /// Counts a change of unknown extent, which invalidates the versions of all files.
     pub(crate) fn changed_everything(&self) {
         if let Some(Some(window)) = self.window.get() {
             window.everything();

@@ -47,7 +47,6 @@ impl ChangeLog {
         }
     }
 
-    /// Records a name that changes.
     pub(crate) fn note_name(&mut self, dir: Ino, name: &[u8]) {
         if self.is_enabled
             && let Ok(name) = Name::new(name)

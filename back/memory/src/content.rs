@@ -110,7 +110,7 @@ impl Content {
         Ok(())
     }
 
-    /// Frees the whole pages of the range, and clears the remainder.
+    /// Frees the pages that lie entirely in the range, and zeroes the remainder of the range.
     pub(crate) fn punch(&mut self, offset: u64, len: u64, space: &mut Space) -> Result<()> {
         let end = end_of(offset, len)?;
         self.drop_pages(offset.div_ceil(PAGE_BYTES), end / PAGE_BYTES, space);
@@ -118,7 +118,7 @@ impl Content {
         Ok(())
     }
 
-    /// Clears and allocates the range.
+    /// Allocates the range and zeroes its bytes.
     pub(crate) fn zero(&mut self, offset: u64, len: u64, keep_size: bool, space: &mut Space) -> Result<()> {
         self.allocate(offset, len, keep_size, space)?;
         self.clear(offset, end_of(offset, len)?);
@@ -262,7 +262,6 @@ impl Space {
         Ok(())
     }
 
-    /// Counts these pages as free.
     pub(crate) fn give_back(&mut self, pages: u64) {
         self.used_pages = self.used_pages.saturating_sub(pages);
     }

@@ -129,7 +129,6 @@ impl Node {
         matches!(self.kind, Kind::Directory(_))
     }
 
-    /// Returns the contents of a regular file.
     pub(crate) fn content_mut(&mut self) -> Result<&mut Content> {
         match &mut self.kind {
             Kind::File(content) => Ok(content),

@@ -271,6 +271,7 @@ fn failed(status: Status) -> std::result::Result<(), Status> {
     if status == Status::Ok { Ok(()) } else { Err(status) }
 }
 
+/// Receives from the socket. While nothing has arrived, waits for it and resumes blocked sends.
 fn receive(
     shared: &DiskState,
     connection: &Connection,

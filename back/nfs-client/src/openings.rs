@@ -47,7 +47,6 @@ impl Openings {
         self.counts.take(Resource::Opens, 1).ok_or(Error::TooManyOpen)
     }
 
-    /// Registers an opening of a node.
     pub(crate) fn add(&self, permit: Permit, node: &Arc<Node>, flags: OpenFlags) -> OpenId {
         let opening = Opening {
             node: node.clone(),

@@ -84,7 +84,6 @@ impl SessionObjects {
         self.openings.add(Opening::new(node, flags, identity, is_prompt), link, server_id)
     }
 
-    /// Returns the sequence number of a new request.
     #[inline]
     pub(crate) fn next_sequence(&self) -> u64 {
         self.sequence.fetch_add(1, Ordering::Relaxed)
@@ -188,7 +187,6 @@ impl Link {
         self.objects.opened(node, flags, identity, (self.number, server_id, is_prompt))
     }
 
-    /// Translates the request to the server's ids.
     #[inline]
     pub(crate) fn translated<'a>(&self, request: &Request<'a>) -> Result<Request<'a>, Untranslatable> {
         request.translated(&mut Numbers(self))

@@ -376,7 +376,6 @@ impl Links {
         self.wake_all();
     }
 
-    /// Returns the start of the time without a link; `None` while there is one.
     pub(crate) fn without_link_since(&self) -> Option<Instant> {
         lock(&self.link_waiters).since
     }

@@ -205,7 +205,6 @@ impl Nodes {
         None
     }
 
-    /// Returns the handle of a node, if it has one.
     pub(crate) fn handle(&self, node: NodeId) -> Option<PersistentHandle> {
         self.slab.with(node.0, |item| item.value.handle.clone()).flatten()
     }
@@ -288,13 +287,11 @@ impl Nodes {
         self.slab.with(node.0, |item| item.value.no_capability_since = None);
     }
 
-    /// Records that the permissions of a node may have changed.
     pub(crate) fn permissions_changed(&self, node: NodeId) {
         self.permission_changes.fetch_add(1, Ordering::SeqCst);
         self.slab.with(node.0, |item| item.value.lister = None);
     }
 
-    /// Records that all permissions may have changed.
     fn all_permissions_changed(&self) {
         let now = self.permission_changes.fetch_add(1, Ordering::SeqCst) + 1;
         self.all_changed_at.fetch_max(now, Ordering::SeqCst);
@@ -321,7 +318,6 @@ impl Nodes {
         self.slab.with(node.0, |item| look(&mut item.value.locks))
     }
 
-    /// Returns the locks taken through an opening.
     pub(crate) fn locks_of(&self, node: NodeId, open: OpenId) -> Vec<Granted<Identity>> {
         self.with_locks(node, |locks| locks.of(open)).unwrap_or_default()
     }

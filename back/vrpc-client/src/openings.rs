@@ -5,7 +5,6 @@ use tombolo_core::fs::{File, NodeId, OpenFlags, OpenId};
 
 use crate::slab::{ServerId, Slab};
 
-/// The openings of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Openings(Slab<Opening>);
 
@@ -73,7 +72,6 @@ impl Openings {
         Some((link, OpenId(server_id)))
     }
 
-    /// Marks the opening as broken by a lost lock.
     pub(crate) fn mark_broken(&self, open: OpenId) {
         self.0.with(open.0, |item| {
             item.value.is_broken = true;

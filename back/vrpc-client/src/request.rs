@@ -156,7 +156,6 @@ impl Link {
         self.line.try_call_with(kind.number(), body, spans, |writer| put_frame(writer, &frame, tail))
     }
 
-    /// Sends a request and waits for its reply.
     pub(crate) async fn exchange(self: &Arc<Self>, cx: &Ctx, outgoing: OutgoingRequest<'_>) -> Outcome {
         match self.send(cx, self.objects.next_sequence(), outgoing) {
             Sent::Ended(outcome) => outcome,

@@ -92,7 +92,6 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Adds an object and returns its id.
     pub(crate) fn insert(&self, thing: T, link: u32, server_id: u64) -> u64 {
         let at = {
             let mut free = lock(&self.free);
@@ -151,7 +150,6 @@ impl<T> Slab<T> {
         Some(removed)
     }
 
-    /// Returns the ids of all objects.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         let unused = lock(&self.free).unused;
         let slots = (1..unused).filter_map(|at| self.at(at).map(|slot| (at, slot)));

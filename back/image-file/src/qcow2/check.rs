@@ -177,6 +177,7 @@ impl Walk<'_> {
             .collect())
     }
 
+    /// Counts the references of the L1 table and of the L2 tables.
     fn mapping(&mut self, header: &Header) -> io::Result<()> {
         if header.l1_entries == 0 {
             return Ok(());

@@ -218,7 +218,6 @@ impl View<'_> {
         if has_budget { Ok(()) } else { Err(Error::NoMemory) }
     }
 
-    /// Returns `true` if this back end checks permissions.
     fn checks(&self) -> bool {
         self.session.checks == PermissionCheck::BackEnd
     }

@@ -77,7 +77,6 @@ pub(crate) struct ListedEntry {
 }
 
 impl Listing {
-    /// Returns the name of an entry.
     pub(crate) fn name(&self, entry: &ListedEntry) -> &[u8] {
         self.names.get(entry.name_start..entry.name_end).unwrap_or_default()
     }

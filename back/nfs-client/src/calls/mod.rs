@@ -95,7 +95,6 @@ impl Nfs {
         Self { rpc, label: label.into(), machine: host_name().into(), stamp: stamp(), sizes }
     }
 
-    /// Returns the RPC client that carries the calls.
     pub(crate) fn rpc(&self) -> &RpcClient {
         &self.rpc
     }

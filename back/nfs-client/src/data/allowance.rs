@@ -131,7 +131,6 @@ impl Charge {
         self.bytes += bytes;
     }
 
-    /// Merges another charge into this one.
     pub(super) fn absorb(&mut self, mut other: Charge) {
         self.bytes += std::mem::take(&mut other.bytes);
     }

@@ -132,7 +132,6 @@ impl DirtyRanges {
         Some(piece)
     }
 
-    /// Returns `true` if a piece may be sent.
     pub(super) fn has_next(&self) -> bool {
         self.first_free().is_some()
     }
@@ -210,7 +209,6 @@ impl DirtyRanges {
         self.cut_waiting(&(size..u64::MAX), |piece| piece.seq < seq);
     }
 
-    /// Returns the sequence number of the next write.
     pub(super) fn next_seq(&self) -> WriteSeq {
         WriteSeq(self.next)
     }
@@ -240,17 +238,14 @@ impl DirtyRanges {
         }
     }
 
-    /// Returns `true` if there are no pieces.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.under_way.is_empty() && self.uncommitted.is_empty()
     }
 
-    /// Returns the number of waiting bytes.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
     }
 
-    /// Returns the number of uncommitted bytes.
     pub(super) fn uncommitted_bytes(&self) -> usize {
         self.uncommitted_bytes
     }

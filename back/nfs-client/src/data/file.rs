@@ -146,7 +146,6 @@ impl FileState {
         .await;
     }
 
-    /// Waits until all writes before `seq` are answered.
     pub(super) async fn answered(&self, seq: WriteSeq) {
         self.until(|state| !state.dirty.has_pending(seq)).await;
     }

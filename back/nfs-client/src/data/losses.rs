@@ -28,7 +28,6 @@ impl Losses {
         }
     }
 
-    /// Returns `true` if a loss is unreported.
     pub(super) fn is_unreported(&self) -> bool {
         self.count > self.reported
     }

@@ -42,12 +42,10 @@ impl Memory {
         Self { source: lease.source(0..len), leases: smallvec![lease], slack_bytes, charge }
     }
 
-    /// Returns the length in bytes.
     pub(super) fn len(&self) -> usize {
         self.source.len()
     }
 
-    /// Returns `len` bytes from `at` on.
     pub(super) fn source(&self, at: usize, len: usize) -> Source {
         let mut source = self.source.clone();
         source.advance(at);

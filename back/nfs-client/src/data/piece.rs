@@ -28,7 +28,6 @@ pub(crate) struct Wrote {
 /// Bytes of one WRITE.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
-    /// Offset in the file.
     pub(super) offset: u64,
     /// Length in bytes; not 0.
     pub(super) len: usize,
@@ -48,22 +47,18 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Returns the piece's range in the file.
     pub(super) fn range(&self) -> Range<u64> {
         self.offset..self.end()
     }
 
-    /// Returns the end of the piece's range.
     pub(super) fn end(&self) -> u64 {
         self.offset.saturating_add(self.len as u64)
     }
 
-    /// Returns the piece's bytes.
     pub(super) fn source(&self) -> Source {
         self.memory.source(self.at, self.len)
     }
 
-    /// Returns `true` if the piece overlaps with the range.
     pub(super) fn overlaps(&self, range: &Range<u64>) -> bool {
         overlap(&self.range(), range)
     }
@@ -103,7 +98,6 @@ impl Piece {
     }
 }
 
-/// Returns `true` if two ranges overlap.
 pub(super) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }

@@ -36,7 +36,6 @@ impl Readers {
         id
     }
 
-    /// Removes an opening and its read-ahead.
     pub(super) fn remove(&mut self, id: ReaderId) {
         if let Ok(index) = self.index(id) {
             self.readers.remove(index);

@@ -317,6 +317,7 @@ impl<S: Server> Reading<S> {
         task::spawn(async move { fetch.done(call.await.ok()) });
     }
 
+    /// Waits until no write to the range is unanswered, and reads the parts of the plan.
     async fn finish(self, seq: WriteSeq, plan: Option<Plan>) -> Result<ReadDone> {
         let mut plan = plan;
         let mut plan = loop {

@@ -120,6 +120,7 @@ impl<S: Server> Writing<S> {
         None
     }
 
+    /// Queues one piece. Returns the condition that prevents it; `None` once the piece is queued.
     fn take_piece(&self, piece: &Source, piece_max: usize) -> Option<Stuck> {
         let file = self.file();
         let has_permit = self.server.has_permit();

@@ -15,7 +15,6 @@ use crate::options::AttributeTimes;
 pub(super) struct UnknownRemoval(Mutex<Option<Instant>>);
 
 impl UnknownRemoval {
-    /// Records the removal of a name with unknown target.
     pub(super) fn happened(&self, now: Instant) {
         *lock(&self.0) = Some(now);
     }
@@ -87,7 +86,6 @@ impl Freshness {
         }
     }
 
-    /// Returns the attributes regardless of age.
     pub(super) fn known(&self) -> Attr {
         self.attr
     }

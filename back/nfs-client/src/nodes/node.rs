@@ -19,7 +19,6 @@ use crate::options::AttributeTimes;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epoch(u64);
 
-/// Last known location of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Location {
     pub dir: Arc<Node>,
@@ -197,7 +196,6 @@ impl Node {
         (state.changes > 0).then(|| state.freshness.received())
     }
 
-    /// Returns the epoch of the directory's names.
     pub(crate) fn epoch(&self) -> Epoch {
         lock(&self.state).epoch
     }
@@ -316,7 +314,6 @@ impl Node {
         state.access.push(granted);
     }
 
-    /// Returns the last known location.
     pub(crate) fn location(&self) -> Option<Location> {
         lock(&self.state).location.clone()
     }
@@ -343,7 +340,6 @@ impl Node {
         drop(before);
     }
 
-    /// Returns `true` if the file was unlinked while open.
     pub(crate) fn is_silly(&self) -> bool {
         lock(&self.state).silly
     }
@@ -362,7 +358,6 @@ impl Node {
         lock(&self.state).silly = false;
     }
 
-    /// Counts an opening.
     pub(crate) fn opened(&self) {
         self.openings.fetch_add(1, Ordering::AcqRel);
     }
@@ -372,7 +367,6 @@ impl Node {
         self.openings.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Returns `true` if this session has the node open.
     pub(crate) fn is_open(&self) -> bool {
         self.openings.load(Ordering::Acquire) > 0
     }

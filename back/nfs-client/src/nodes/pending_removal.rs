@@ -31,7 +31,6 @@ impl PendingRemoval {
         Self(node)
     }
 
-    /// Returns the node whose name is being removed.
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.0
     }

@@ -17,7 +17,6 @@ use super::freshness::UnknownRemoval;
 use super::node::{Epoch, Node};
 use crate::options::AttributeTimes;
 
-/// Nodes of a session.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     root: Arc<Node>,
@@ -186,7 +185,6 @@ impl Nodes {
         Ok(node)
     }
 
-    /// Returns `true` if there is a node of that handle.
     pub(crate) fn has(&self, handle: &FileHandleBuf) -> bool {
         lock(&self.table).by_handle.contains_key(handle)
     }
@@ -230,7 +228,6 @@ impl Nodes {
         table.by_handle.insert(handle, node.id);
     }
 
-    /// Returns all nodes, the root included.
     pub(crate) fn all(&self) -> Vec<Arc<Node>> {
         lock(&self.table).by_id.values().map(|held| held.node.clone()).collect()
     }

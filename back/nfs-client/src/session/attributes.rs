@@ -58,7 +58,6 @@ impl View {
         Ok((self.told_or_fetched(node, &wcc.after, asked).await?, change))
     }
 
-    /// Checks that all of the mask is permitted.
     pub(super) async fn access(self, node: NodeId, mask: AccessMask) -> Result<()> {
         let node = self.session.nodes.node(node)?;
         if mask.is_empty() {

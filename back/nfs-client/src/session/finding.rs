@@ -41,7 +41,6 @@ impl View {
         }
     }
 
-    /// Looks up a name at the server, and counts a look-up of its node.
     pub(super) async fn lookup(self, parent: NodeId, name: NameBuf) -> Result<Entry> {
         let dir = self.session.nodes.node(parent)?;
         self.find(&dir, &name).await.map(|(entry, _)| entry)

@@ -96,6 +96,7 @@ impl View {
         Ok(page)
     }
 
+    /// Lists the directory from its start, without the names that the caller had received up to `cookie`.
     async fn page_anew(&self, request: PageRequest<'_>, cookie: Cookie) -> Result<(Page, Arc<Given>)> {
         let given = self.progress(request.opening, |progress| progress.given_until(cookie));
         let given = given.ok_or(Error::BadCookie)?;
@@ -134,6 +135,8 @@ impl View {
         }
     }
 
+    /// Requests one page: by LIST for a large page or a tree walk if the server has the side program,
+    /// otherwise by READDIRPLUS or READDIR.
     async fn page_from(
         &self,
         PageRequest { opening, plus, room_bytes }: PageRequest<'_>,

@@ -51,14 +51,12 @@ impl View {
         Ok(Made { entry, dir })
     }
 
-    /// Creates a directory by MKDIR; counts a look-up.
     pub(super) async fn mkdir(self, parent: NodeId, name: NameBuf, mode: Mode) -> Result<Made> {
         let bytes = name.as_name().as_bytes();
         let call = |dir| self.session.nfs.mkdir(&self.caller, (dir, bytes), with_mode(mode));
         self.make(parent, &name, call).await
     }
 
-    /// Creates a symbolic link by SYMLINK; counts a look-up.
     pub(super) async fn symlink(self, parent: NodeId, name: NameBuf, target: Vec<u8>) -> Result<Made> {
         let bytes = name.as_name().as_bytes();
         let call = |dir| self.session.nfs.symlink(&self.caller, (dir, bytes), &target);
@@ -91,7 +89,6 @@ impl View {
         self.make(parent, &name, |dir| self.session.nfs.mknod(&self.caller, (dir, bytes), what)).await
     }
 
-    /// Creates a hard link by LINK; counts a look-up of the node.
     pub(super) async fn link(self, node: NodeId, parent: NodeId, name: NameBuf) -> Result<Made> {
         let (node, dir) = (self.session.nodes.node(node)?, self.session.nodes.node(parent)?);
         let asked = self.now();

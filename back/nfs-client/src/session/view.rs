@@ -122,7 +122,6 @@ impl View {
         }
     }
 
-    /// Updates the attributes from a reply, if it has any.
     pub(super) fn absorb_hint(&self, node: &Node, attributes: &PostOpAttr, asked: Instant) {
         if attributes.is_some() {
             self.absorb(node, attributes, asked);
@@ -142,7 +141,6 @@ impl View {
         if self.wants_changes { attr::change(wcc) } else { Change::default() }
     }
 
-    /// Requests the current attributes from the server.
     pub(super) async fn fetch(&self, node: &Arc<Node>) -> Result<Attr> {
         let asked = self.now();
         let reply = self.on(node, |handle| self.session.nfs.getattr(&self.caller, handle)).await?;
@@ -179,7 +177,6 @@ impl View {
     }
 }
 
-/// Returns `true` if the server does not know the handle.
 fn is_stale<T, F>(reply: &Reply<T, F>) -> bool {
     matches!(reply, Reply::Failed(Status::Stale | Status::BadHandle, _))
 }

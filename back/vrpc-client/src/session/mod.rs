@@ -103,7 +103,6 @@ impl Drop for VrpcFileSystem {
 pub(crate) use names::{destination, out_reference};
 pub(crate) use replies::{pick, written};
 
-/// Ends an opening.
 fn release(links: &Links, cx: &Ctx, file: File) {
     let objects = &links.objects;
     let Some((Opening { node, .. }, server_id)) = objects.openings.remove(file.open) else { return };

@@ -1,4 +1,4 @@
-//! Individual cases, with the order of calls.
+//! Tests of individual orders of requests and replies.
 
 use std::sync::Arc;
 

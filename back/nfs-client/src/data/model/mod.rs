@@ -1,4 +1,4 @@
-//! A server that performs one step at a time on request, and its tests.
+//! A model server of one file, for tests: the test decides when it executes a request, and when it replies.
 
 mod cases;
 mod random;
@@ -28,7 +28,7 @@ impl AsRef<FileData> for File {
     }
 }
 
-/// An unexecuted request.
+/// A request to the server.
 #[derive(Clone, Debug)]
 pub(super) enum Asked {
     Read {
@@ -59,7 +59,7 @@ pub(super) enum Said {
 pub(super) struct Quirk {
     /// Limit of the bytes taken or returned.
     pub(super) bytes_max: Option<usize>,
-    /// `true` to fail with no space.
+    /// `true` to fail with NOSPC.
     pub(super) fails: bool,
     /// `true` to claim less stability than requested, or no bytes.
     pub(super) falls_short: bool,

@@ -1,4 +1,4 @@
-//! Random orders of events.
+//! Property tests: random orders of requests, replies, failures and restarts.
 
 use proptest::prelude::*;
 use tombolo_core::Stability;

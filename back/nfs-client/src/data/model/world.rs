@@ -1,4 +1,5 @@
-//! A file that programs write, read, truncate and flush, its invariants, and a server for it.
+//! Programs that write, read, truncate and flush the file of a model server, and checks of the invariants of
+//! `data`.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ struct Writes {
 struct Reads {
     offset: usize,
     buffer: Buffer,
-    /// Answered writes when it began.
+    /// The last answered write of each byte when the read began.
     answered: Vec<u8>,
     answer: Slot<ReadDone>,
 }
@@ -54,7 +55,7 @@ pub(super) struct World {
     /// The last refused write of each byte, and the last whose refusal was reported.
     lost: Vec<u8>,
     told: Vec<u8>,
-    /// The highest write of each byte that was truncated.
+    /// The last write of each byte that a truncation has removed.
     floor: Vec<u8>,
     /// Range of each write.
     covers: Vec<std::ops::Range<usize>>,

@@ -103,7 +103,6 @@ impl Nodes {
         sighting.is_some_and(|sighting| sighting.node.is_none() && sighting.epoch == dir.epoch())
     }
 
-    /// Forgets the target of a name.
     pub(crate) fn forget_name(&self, dir: NodeId, name: &NameBuf) {
         lock(&self.table).unsee(&(dir, name.clone()));
     }
