@@ -43,7 +43,7 @@ pub(crate) struct Image {
     pub(crate) in_memory: bool,
     is_block_device: bool,
     pub(crate) write_pace: Pace,
-    /// Number of changes made, and of those that are durable.
+    /// Number of changes made, and the number up to which they are durable.
     changes: AtomicU64,
     durable: AtomicU64,
     loss: FlushLoss,

@@ -86,8 +86,8 @@ impl OpenFile {
         }?)
     }
 
-    /// Fails unless the file was opened with these flags. A directory is refused without `DIRECTORY` among
-    /// them.
+    /// Fails unless the file was opened with these flags. A directory is refused unless `DIRECTORY` is
+    /// among the flags.
     pub fn require(&self, flags: OpenFlags) -> Result<()> {
         if self.cursor.is_some() && !flags.contains(OpenFlags::DIRECTORY) {
             return Err(Error::IsDirectory);

@@ -1,11 +1,11 @@
 //! Changes by other processes of the host: a thread that reads fanotify events while any session is
 //! subscribed.
 //!
-//! Events of changes by this process, which are reported by the session that makes them, are ignored, unless
-//! another of its exports shows the same files. Events name files by handle, from which the inode number is
-//! read, so a file system must have handles of a known format and support marks. With any other file system
-//! in the export the watch is incomplete, and front ends do not rely on notifications. Stores through shared
-//! mappings raise no event (see `volatile`), and neither do reads.
+//! A change by this process is reported by the session that makes it, so its events are ignored, unless
+//! another export of this process shows the same files (`overlapping`). Events name files by handle, from
+//! which the inode number is read, so a file system must have handles of a known format and support marks.
+//! With any other file system in the export the watch is incomplete, and front ends do not rely on
+//! notifications. Stores through shared mappings raise no event (see `volatile`), and neither do reads.
 
 use std::cell::LazyCell;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Descriptors of openings and record locks, kept by another process across a restart of this one.
+//! Descriptors of openings and record locks, which the keeper retains across a restart of this process.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -112,7 +112,7 @@ impl LastMountScan {
 }
 
 /// Eviction clock: the nodes with a descriptor, the next to be examined first. Above the limit of
-/// descriptors, a node that was not used for a whole round loses its own.
+/// descriptors, a node that was not used for a whole round loses its descriptor.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     pub round: Mutex<VecDeque<NodeId>>,

@@ -543,7 +543,7 @@ fn parts(node: NodeId) -> (usize, u32, u32) {
 fn shard_of(key: &Key) -> usize {
     let mut hasher = KeyHasher::default();
     std::hash::Hash::hash(key, &mut hasher);
-    // The shard's hash map uses other bits than these.
+    // The shard's hash map uses other bits of the hash.
     (hasher.finish() >> 24) as usize % SHARDS
 }
 

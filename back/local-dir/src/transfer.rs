@@ -198,7 +198,7 @@ fn stability(open: &OpenFile, how: &Write) -> Stability {
 
 // Memory that the kernel cannot pin (a PCI BAR, or a mapping of `/dev/mmapper`, in a serving guest): copies
 // to and from it work, so transfers through the page cache never return EFAULT. Transfers of files opened
-// with O_DIRECT, and of those of an uncached FUSE mount, need pinned pages and return EFAULT. The data then
+// with O_DIRECT, and of files of an uncached FUSE mount, need pinned pages and return EFAULT. The data then
 // pass through private memory, a piece at a time. Memory with a truncated backing file returns EFAULT too,
 // and keeps returning it.
 

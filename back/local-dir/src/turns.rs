@@ -1,10 +1,11 @@
 //! Serialization of changes in a directory, so that the attributes before and after a change show that change
 //! alone.
 //!
-//! NFS clients depend on these attributes (RFC 1813 §2.6, `wcc_data`): if those before the change are the
-//! cached ones, a client adopts those after it and keeps its cached listing. Overlapping changes would hide
-//! each other, so changes are serialized while that is quick. If a change takes long (it frees much space,
-//! for example), others proceed, and none of those that overlap returns attributes from before the change.
+//! NFS clients depend on these attributes (RFC 1813 §2.6, `wcc_data`): a client that has cached the
+//! attributes from before the change adopts the ones from after it, and keeps its cached listing. Overlapping
+//! changes would hide each other, so changes are serialized while that is quick. If a change takes long (it
+//! frees much space, for example), other changes proceed, and no change that overlaps another returns
+//! attributes from before it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -57,8 +58,8 @@ pub(crate) struct Turn<'a, const N: usize> {
 }
 
 impl Turns {
-    /// Begins a change of these directories. With `wanted` (attributes from before are requested) waits for
-    /// others, at most [`WAIT_MAX`].
+    /// Begins a change of these directories. If `wanted` (attributes from before the change are requested),
+    /// first waits for other changes of these directories to end, at most [`WAIT_MAX`].
     pub fn begin<const N: usize>(&self, dirs: [Key; N], wanted: bool) -> Turn<'_, N> {
         let mut turn = Turn { turns: self, dirs: [None; N] };
         if !self.are_wanted.load(Ordering::SeqCst) {

@@ -257,7 +257,7 @@ fn negotiate_session(
     }
     let mut context = None;
     if style != ReplyStyle::Simple {
-        // If the server refuses, `context` stays `None`: it reports no allocation.
+        // If the server refuses, `context` stays `None`: the server then reports no allocation.
         handshake.negotiate(OptionCode::SET_META_CONTEXT, export, |reply| {
             if let OptionReply::MetaContext { id, .. } = reply {
                 context = Some(id);

@@ -117,7 +117,7 @@ impl Progress {
                 let behind = before.listing.entries.get(..=index).unwrap_or_default();
                 Arc::make_mut(&mut self.given).add(&before.listing, behind);
             }
-            // The same page again.
+            // The same page was requested again.
             Some((before, None)) if before.start == page.start => {}
             _ => self.given = Arc::new(Given { is_partial: page.start != Cookie::START, ..Given::default() }),
         }

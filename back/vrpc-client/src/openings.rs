@@ -22,7 +22,7 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// Creates an entry that reopens without truncating the file or removing its privileges again.
+    /// Creates an entry. Reopening neither truncates the file again nor removes its privileges again.
     pub(crate) fn new(node: NodeId, flags: OpenFlags, identity: Identity, is_prompt: bool) -> Self {
         let flags = flags.difference(OpenFlags::TRUNCATE.union(OpenFlags::KILL_PRIVILEGES));
         Self { node, flags, identity, is_prompt, is_broken: false }

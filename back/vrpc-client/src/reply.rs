@@ -38,7 +38,7 @@ impl Answered {
         pick(self.success(link)?).ok_or_else(|| link.protocol_violation("a reply of another kind"))
     }
 
-    /// Returns the received bytes from wherever the request wanted them: the frame, or its span of the
+    /// Returns the received bytes from the place that the request named: the frame, or its span of the
     /// server's memory.
     pub(crate) fn bytes(&self, link: &Link, returned: &Returned<'_>, limit_bytes: usize) -> Result<Vec<u8>> {
         match self.placed(link, returned, limit_bytes)? {

@@ -34,7 +34,7 @@ pub(super) fn check(file: &File) -> Result<(), HeaderError> {
 }
 
 impl Tables<'_> {
-    /// Checks that all clusters of this part of the file, and of their refcount blocks, have refcounts.
+    /// Checks that all clusters of this part of the file, and their refcount blocks, have refcounts.
     fn check_used(&self, offset: u64, len_bytes: u64) -> io::Result<()> {
         if len_bytes > TABLE_BYTES_MAX {
             return Err(io::Error::other("its tables are too large"));

@@ -58,7 +58,7 @@ struct Opening {
     flags: OpenFlags,
 }
 
-/// A session and the tree, both locked (in this order) for one operation. All operations are methods of the
+/// A session's tables and the tree, locked in this order for one operation. All operations are methods of the
 /// view.
 struct View<'a> {
     session: &'a Session,
@@ -99,7 +99,8 @@ impl Session {
     fn view(&self) -> View<'_> {
         let tables = lock(&self.tables);
         let mut tree = lock(&self.shared.tree);
-        // Sessions that subscribe while the tree is locked read it afterwards, and thus miss no change.
+        // A session that subscribes after this check reads the tree after this operation, so it misses
+        // nothing.
         tree.change_log.enable(self.shared.watchers.any());
         View {
             session: self,

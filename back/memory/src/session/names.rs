@@ -109,7 +109,7 @@ impl View<'_> {
         }
         let from = Location { dir: self.ino(from_parent)?, name: from_name.as_bytes() };
         let to = Location { dir: self.ino(to_parent)?, name: to_name.as_bytes() };
-        // Error precedence: both directories, then both names, then permissions.
+        // Error precedence: search of both directories, then both names, then the permission to change them.
         self.directory(cx, from_parent, AccessMask::EXECUTE)?;
         self.directory(cx, to_parent, AccessMask::EXECUTE)?;
         let source = self.find(cx, from_parent, from.name)?.ok_or(Error::NotFound)?;

@@ -42,7 +42,7 @@ pub(super) trait Relieve: Send + Sync {
     fn relieve(&self);
 }
 
-/// Entry of a file in the list of those with retained bytes.
+/// Entry of a file in the list of files with retained written bytes.
 #[derive(Debug)]
 pub(super) struct Registration(u64);
 

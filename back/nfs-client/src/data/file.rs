@@ -192,7 +192,7 @@ impl State {
         self.listed.get_or_insert_with(list);
     }
 
-    /// Adds written bytes to the dirty ranges, and discards older read-ahead of them.
+    /// Adds written bytes to the dirty ranges, and discards older read-ahead of these bytes.
     pub(super) fn add(&mut self, write: &NewWrite<'_>, memory: Memory, piece_max: usize) {
         self.readers.forget(&write.range(memory.len()));
         self.dirty.add(write, memory, piece_max);

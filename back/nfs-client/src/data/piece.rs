@@ -82,7 +82,7 @@ impl Piece {
         self.after(range.start)?.before(range.end)
     }
 
-    /// Returns `true` if the other piece follows in the file and in memory, and was lost as often.
+    /// Returns `true` if `next` follows this piece in the file and in memory, and was lost as often.
     pub(super) fn is_continued_by(&self, next: &Self) -> bool {
         self.end() == next.offset
             && Arc::ptr_eq(&self.memory, &next.memory)

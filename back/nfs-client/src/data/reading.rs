@@ -112,7 +112,7 @@ struct Reading<S: Server> {
 /// Sources of a read's bytes, and the read-ahead to start.
 struct Plan {
     parts: Vec<Part>,
-    /// Uncommitted written bytes. If the server has lost them, its READ replies lack them.
+    /// Uncommitted written bytes, copied over the data read: the server may have lost them.
     written: Overlay,
     /// Furthest end of a write that is retained or not yet completely queued, which the server may not know
     /// yet; 0 without such writes.
@@ -296,7 +296,7 @@ impl<S: Server> Reading<S> {
         self.with_written(&progress, &plan)
     }
 
-    /// Copies a read-ahead part to its place.
+    /// Copies a read-ahead part to the reader's memory.
     fn copy(&self, part: Ready) -> ReadDone {
         let Ready { id, range, bytes, eof, memory } = part;
         let count = bytes.copy_to_sink(&self.sink(&range));

@@ -32,7 +32,7 @@ struct Table {
     by_handle: HashMap<FileHandleBuf, NodeId>,
     /// Last known targets of names.
     by_name: HashMap<(NodeId, NameBuf), Sighting>,
-    /// Number of negative entries among them.
+    /// Number of negative entries in `by_name`.
     absent: usize,
     evicted: Evicted,
     /// Number of nodes known from listings alone.

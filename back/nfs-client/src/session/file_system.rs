@@ -222,7 +222,7 @@ impl FileSystem for NfsFileSystem {
 }
 
 impl NfsFileSystem {
-    /// Makes all writes of this session to a file stable; also those of others, if `of_others` returns
+    /// Makes all writes of this session to a file stable; also those of other clients, if `of_others` returns
     /// `true`. Changes of directories are already stable when answered (RFC 1813 §4.7).
     fn make_stable(&self, cx: &Ctx, file: File, of_others: impl FnOnce(&Opening) -> bool) -> Answer<()> {
         let view = self.view(cx);

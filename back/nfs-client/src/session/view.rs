@@ -83,8 +83,8 @@ impl View {
         Ok(reply)
     }
 
-    /// Makes a call about two nodes. If the server knows one of the handles no more, both nodes are recovered
-    /// by path, once.
+    /// Makes a call about two nodes. If the server no longer knows one of the handles, both nodes are
+    /// recovered by path, once.
     pub(super) async fn on_both<T, F, C: Future<Output = Result<Reply<T, F>>>>(
         &self,
         (one, other): (&Arc<Node>, &Arc<Node>),
@@ -117,7 +117,7 @@ impl View {
     pub(super) fn absorb(&self, node: &Node, attributes: &PostOpAttr, asked: Instant) {
         match attributes {
             Some(fattr) if node.learn(fattr, asked, self.now()) => {}
-            // The reply has no attributes, although the node may have changed, or those of another node.
+            // The reply has no attributes, although the node may have changed, or it has another node's.
             _ => node.expire(self.now()),
         }
     }

@@ -87,7 +87,7 @@ impl std::fmt::Debug for VrpcFileSystem {
 
 /// Maximum time for which the end of a session waits for the replies to its writes.
 const LAST_WRITES_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval at which the end of a session checks for the replies to those writes.
+/// Interval at which the end of a session checks for the replies to its writes.
 const LAST_WRITES_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Drop for VrpcFileSystem {

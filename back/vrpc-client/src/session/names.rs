@@ -81,7 +81,7 @@ fn reference(address: u64, len_bytes: u64) -> Result<Reference, Error> {
 
 impl Links {
     /// Allocates `len_bytes` of the link's memory that the client writes, waiting until they are free, for a
-    /// request sent by `ask`. Repeats both on further links while links are lost. Fails with
+    /// request sent by `ask`. Repeats allocation and request on the next link if the link is lost. Fails with
     /// [`Error::NoMemory`] if the link has less memory.
     pub(super) fn with_out_span<T: Send + 'static>(
         self: &Arc<Self>,
