@@ -19,8 +19,8 @@ use crate::window::ChangedFile;
 const SMALL_TRUNCATION_BYTES: u64 = 4 << 20;
 
 impl Session {
-    /// Returns a node's attributes; `None` if that may block: it lies on a network file system, or no
-    /// descriptor of it is open.
+    /// Returns a node's attributes; `None` if that may block, because the node lies on a network
+    /// file system or has no open descriptor.
     pub(crate) fn attributes_without_blocking(
         &self,
         node: NodeId,

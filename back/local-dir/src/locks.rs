@@ -138,7 +138,7 @@ impl Session {
         self.export.waiting.until(cx, permit, WaitingAttempt { attempt, registered, export, records })
     }
 
-    /// Tests a whole-file lock by trying it, the only way there is.
+    /// Tests a whole-file lock by trying it, as the kernel cannot be queried for one.
     fn test_flock(&self, open: &OpenFile, request: &Lock) -> Result<Option<Lock>> {
         let probe = self.export.own.reopen(open.fd(), SysFlags::RDONLY)?;
         match lock::try_flock(probe.as_fd(), sys_kind(request.kind)) {

@@ -27,7 +27,7 @@ use crate::table::{Identity, NodeTable};
 use crate::turns::Turns;
 use crate::waiting::Waiting;
 
-/// A node's descriptor, which stays open while this lives.
+/// A node's descriptor, which stays open while the `Location` lives, and the identity of its file.
 #[derive(Clone, Debug)]
 pub(crate) struct Location {
     descriptor: Arc<OwnedFd>,

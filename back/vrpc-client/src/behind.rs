@@ -35,7 +35,7 @@ const SLOTS_MIN: u32 = 32;
 /// Minimum size of a link's bulk memory for writes behind that exceed a frame, in bytes, so that other
 /// requests need not wait for memory.
 const BULK_BYTES_MIN: u64 = 4 * (WRITES_MAX * WRITE_BYTES_MAX) as u64;
-/// Flags of openings whose writes are awaited, because each must reach the disk before it is answered.
+/// Flags of openings whose writes are awaited, because they wait for the server's disk.
 const AWAITED: OpenFlags = OpenFlags::DIRECT.union(OpenFlags::SYNC).union(OpenFlags::DATA_SYNC);
 
 /// The writes of a session that are not answered yet, and the failures not reported yet.
@@ -301,7 +301,7 @@ impl Link {
     }
 
     /// Prepares the request for the data of a write from `done` on, or for as much as the link has space for.
-    /// Returns it and the length of its data.
+    /// Returns the request and the length of its data.
     fn placed<'a>(&self, write: &'a UnansweredWrite, done: usize) -> Result<(OutgoingRequest<'a>, usize)> {
         let rest = write.data.get(done..).unwrap_or_default();
         let how = Write { offset: write.how.offset.saturating_add(done as u64), ..write.how };

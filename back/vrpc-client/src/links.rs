@@ -380,7 +380,7 @@ impl Links {
         lock(&self.link_waiters).since
     }
 
-    /// Wakes requests that wait for a link; they then check for one, and their deadlines.
+    /// Wakes requests that wait for a link, so that they check for a new link and for their deadlines.
     pub(crate) fn wake_all(&self) {
         let waiters = std::mem::take(&mut lock(&self.link_waiters).waiters);
         waiters.into_iter().for_each(Waker::wake);

@@ -219,7 +219,7 @@ impl Nodes {
         self.slab.with(node.0, |item| item.value.openings += 1);
     }
 
-    /// Decrements the number of a node's openings, and drops the locks of this one. Returns the release to
+    /// Decrements the number of a node's openings, and drops the locks of `open`. Returns the release to
     /// send if nothing refers to the node any more.
     pub(crate) fn released(&self, node: NodeId, open: OpenId) -> Option<Released> {
         self.change(node, |node| {
@@ -282,7 +282,7 @@ impl Nodes {
 
     /// Records that extended attributes of a node may have changed, and thereby its permissions.
     pub(crate) fn xattrs_changed(&self, node: NodeId) {
-        // Counted first: a reply from before the change is not recorded after this.
+        // Counted first, so that `set_no_capability` does not record a reply from before the change.
         self.permissions_changed(node);
         self.slab.with(node.0, |item| item.value.no_capability_since = None);
     }

@@ -43,7 +43,7 @@ pub(crate) struct Supervisor {
     pub(crate) link_loss_policy: LinkLossPolicy,
 }
 
-/// The latest link: when it began, and how much it had been used by then.
+/// Start of the latest link, and its use so far at that time.
 struct Latest {
     since: Instant,
     /// Number of replies before the session used the link.

@@ -14,7 +14,7 @@ use crate::link::Link;
 use crate::links::Links;
 use crate::reply::Answered;
 
-/// The notification task of a session, which ends when this is dropped.
+/// Handle of a session's notification task, which ends when the handle is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch {
     begun: Once,
