@@ -10,7 +10,7 @@ use super::copy_of_error::copy_of;
 pub(super) struct Losses {
     count: u64,
     reported: u64,
-    /// First failure after the last report.
+    /// First of the unreported failures; without unreported ones, the first of those reported last.
     cause: Option<Error>,
 }
 

@@ -331,7 +331,7 @@ impl<S: Server> Reading<S> {
         };
         let mut reads = self.begin(&plan.parts);
         if reads.len() > 1 || plan.parts.len() > 1 {
-            // A call that is awaited only after others must not block them: see `StartedCall::driven`.
+            // A call that is awaited only after other calls must not block these: see `StartedCall::driven`.
             reads = reads.into_iter().map(|(call, len)| (call.driven(), len)).collect();
         }
         for fetch in plan.fetches.drain(..) {

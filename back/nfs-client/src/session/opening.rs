@@ -173,8 +173,8 @@ impl View {
         Ok(Created { entry, open, dir: Change::default() })
     }
 
-    /// Ends an opening: discards its read-ahead, and flushes data in the background if no other opening will.
-    /// The last close of a file unlinked while open removes it at the server.
+    /// Ends an opening: discards its read-ahead and, if it was the node's last, flushes data in the
+    /// background. The last close of a file unlinked while open removes it at the server.
     pub(super) fn release(&self, file: File) {
         let Some((opening, was_last)) = self.session.openings.end(file) else { return };
         opening.read_ahead.stop();

@@ -101,12 +101,12 @@ impl View {
         Ok(reply)
     }
 
-    /// Returns the results of a call about a node, or updates it from a failure.
+    /// Returns the results of a call about a node. A failure updates the node's attributes and is returned.
     pub(super) fn told_of<T>(&self, node: &Node, reply: Reply<T, PostOpAttr>, asked: Instant) -> Result<T> {
         answered_or(reply, |attributes| self.absorb(node, &attributes, asked))
     }
 
-    /// Returns the results of a call that changes a node, or updates it from a failure.
+    /// Returns the results of a call that changes a node. A failure updates its attributes and is returned.
     pub(super) fn changed<T>(&self, node: &Node, reply: Reply<T, WccData>, asked: Instant) -> Result<T> {
         answered_or(reply, |wcc| {
             self.absorb_change(node, &wcc, asked);
