@@ -102,8 +102,8 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Blocks the calling thread until the answer is available. A thread that serves a queue must never call
-    /// this.
+    /// Blocks the calling thread until the answer is available. Not for a thread that serves a queue: the
+    /// queue's other requests, on which the answer may depend, would wait too.
     pub fn wait(self) -> Result<T> {
         match self {
             Self::Done(result) => result,

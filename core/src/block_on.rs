@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-/// Polls `future` on this thread until it is ready, sleeping between polls. A thread on which others depend
-/// (a queue's or a receiver's) must never call this.
+/// Polls `future` on this thread until it is ready, sleeping between polls. Not for a thread that serves a
+/// queue or receives replies: the future may depend on what that thread does next.
 ///
 /// Calls may be nested. Allocates once per thread.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {

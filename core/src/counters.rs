@@ -19,13 +19,13 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Adds a length in memory.
+    /// Adds a number of bytes in memory.
     #[inline]
     pub fn add_len(&self, len: usize) {
         self.add(len as u64);
     }
 
-    /// Subtracts 1, from a counter of what exists at present.
+    /// Subtracts 1 from a counter of objects that exist at present.
     #[inline]
     pub fn decrement(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);

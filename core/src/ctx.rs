@@ -148,8 +148,8 @@ impl Ctx {
         }
     }
 
-    /// Returns a context for a server's own query on behalf of a request, independent of the request's
-    /// outcome: the superuser's, without key, optional results, interrupt and deadline.
+    /// Returns a context for a query that the server makes for itself while it performs this request: with
+    /// the superuser's identity, and without the request's key, optional results, interrupt and deadline.
     pub fn beside(&self) -> Self {
         Self {
             identity: Identity::ROOT,

@@ -40,7 +40,7 @@ impl Default for Squash {
 }
 
 impl Squash {
-    /// Policy that squashes no caller.
+    /// The policy that maps no id except [`NO_ID`].
     pub const NONE: Squash = Squash { mode: SquashMode::None, anonymous_uid: NOBODY, anonymous_gid: NOBODY };
 
     /// Returns the effective identity of a caller. Allocates only if one of the groups is mapped.

@@ -117,7 +117,7 @@ impl Image {
     /// Returns `true` if nothing has changed since the last flush, and no flush has ever failed.
     fn is_durable(&self) -> bool {
         let durable = self.durable.load(Ordering::Acquire);
-        durable == self.changes.load(Ordering::Acquire) && !self.loss.is_there()
+        durable == self.changes.load(Ordering::Acquire) && !self.loss.has_occurred()
     }
 
     pub(crate) fn make_durable(&self) -> Result<()> {

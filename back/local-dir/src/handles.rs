@@ -48,8 +48,8 @@ impl PersistentHandles for LocalSession {
         self.dispatch(cx, node, move |session, cx| session.parent(cx, node))
     }
 
-    fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        self.dispatch(cx, node, move |session, _| session.again(node))
+    fn node_by_number(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        self.dispatch(cx, node, move |session, _| session.node_by_number(node))
     }
 }
 
@@ -112,7 +112,7 @@ impl Session {
     }
 
     /// Looks up a node again by its number. The node may be a forgotten one whose number is retained.
-    fn again(&self, node: NodeId) -> Result<Entry> {
+    fn node_by_number(&self, node: NodeId) -> Result<Entry> {
         let entry = match self.table.forgotten(node) {
             Some((identity, handle)) => {
                 let mount = self.export.mounts.mount(identity.key.mount)?;

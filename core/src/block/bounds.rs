@@ -1,4 +1,5 @@
-//! A back end's view of its disk: current size, write protection, failed flushes.
+//! State that the implementations of disks share: current size and write protection ([`Bounds`]), and failed
+//! flushes ([`FlushLoss`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -70,9 +71,9 @@ impl Bounds {
         padded(size_bytes, self.geometry.block_bytes)
     }
 
-    /// Zero-fills `into`, the unread part of a read that reached the end of the file at `offset`, if that
-    /// part is in the disk's last block and beyond a file of `size_bytes`. Returns `false` otherwise: the
-    /// file was truncated, or has grown since the read.
+    /// Zero-fills `into`, the part at `offset` that a read of the disk's file left unfilled because the file
+    /// ended, if it is padding: beyond the file's `size_bytes`, and not beyond the disk's last block. Returns
+    /// `false` otherwise: the file was truncated, or has grown since the read.
     pub fn pad(&self, size_bytes: u64, offset: u64, into: &Sink) -> bool {
         // A file that has grown since the read may have data at `offset`: only the padding is zero-filled.
         let is_padding =
@@ -103,19 +104,19 @@ pub struct FlushLoss {
 
 impl FlushLoss {
     /// Returns `true` if a flush has ever failed, so that data may be lost.
-    pub fn is_there(&self) -> bool {
+    pub fn has_occurred(&self) -> bool {
         self.occurred.load(Ordering::Acquire)
     }
 
-    /// Fails if an earlier flush has failed.
+    /// Fails with [`Error::Io`] if an earlier flush has failed.
     pub fn check(&self) -> Result<()> {
-        match self.is_there() {
+        match self.has_occurred() {
             true => Err(Error::io("an earlier flush failed: data written before it may be lost")),
             false => Ok(()),
         }
     }
 
-    /// Runs `flush`, unless a flush has failed before. Only one flush runs at a time: a second one in
+    /// Runs `flush`, or fails if a flush has failed before. Only one flush runs at a time: a second one in
     /// parallel with a failing one could succeed before the failure is recorded.
     pub fn guard(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
         let _alone = lock(&self.flushing);

@@ -10,9 +10,9 @@ pub struct OpenOptions {
     /// Lock the storage against other programs, where possible. Without the lock, two writers may corrupt
     /// each other's data.
     pub locks: bool,
-    /// Number that distinguishes concurrent readers of one disk: the process that replaces a killed one
-    /// passes the same number, and requests that the kernel is still executing for the killed process are
-    /// waited for. 0: any number of readers, none of which is waited for.
+    /// Number that distinguishes concurrent readers of one disk; writers ignore it. The process that replaces
+    /// a killed reader passes the same number, and then waits for requests that the kernel is still executing
+    /// for the killed one. 0: waits for no reader; any number of readers may pass it.
     pub user: u32,
     /// Block size of the disk, in bytes: a power of two from 512 to 64 KiB.
     pub block_bytes: u32,

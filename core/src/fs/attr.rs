@@ -22,7 +22,8 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// All types, in the order of their numbers in stored rows.
+    /// All types. A type's index is its number in the databases of layers (`host/runtime/src/rows.rs`), so
+    /// the order must not change.
     pub const ALL: [Self; 7] = [
         Self::Regular,
         Self::Directory,

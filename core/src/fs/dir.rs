@@ -47,8 +47,10 @@ pub struct DirPage {
     asked: Option<Instant>,
 }
 
+/// An entry without its name and its [`Entry`], which are in the page's `names` and `entries`.
 #[derive(Debug)]
 struct Head {
+    /// End of the name in `names`; the name begins where the previous entry's ends.
     name_end: usize,
     fileid: u64,
     file_type: Option<FileType>,

@@ -132,8 +132,8 @@ pub trait FileSystem: Send + Sync {
     /// locks of `owner` (POSIX: closing any descriptor drops the process's locks on the file).
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()>;
     /// Returns `true` if a flush of this opening only releases locks, so that no close reports an error, and
-    /// its unstable writes never wait long for a device. A client may then continue before such a write is
-    /// answered, and flush without a request.
+    /// if the opening's unstable writes never wait long for a device. A client may then continue before an
+    /// unstable write is answered, and close the file without a request if it holds no locks.
     fn is_prompt(&self, _file: File) -> bool {
         false
     }

@@ -116,8 +116,8 @@ macro_rules! forward {
     (@parent $($to:tt)+) => {
         $crate::forward!($($to)+ in persistent_handles Parent parent(node: $crate::fs::NodeId) -> $crate::fs::Entry);
     };
-    (@again $($to:tt)+) => {
-        $crate::forward!($($to)+ in persistent_handles Resolve again(node: $crate::fs::NodeId) -> $crate::fs::Entry);
+    (@node_by_number $($to:tt)+) => {
+        $crate::forward!($($to)+ in persistent_handles Resolve node_by_number(node: $crate::fs::NodeId) -> $crate::fs::Entry);
     };
     (@record $($to:tt)+) => {
         $crate::forward!($($to)+ in persistent_handles HandleOf record(node: $crate::fs::NodeId) -> Vec<u8>);

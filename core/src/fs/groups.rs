@@ -168,7 +168,7 @@ pub trait PersistentHandles: Send + Sync {
     /// Returns a node by its number even after it was forgotten, counting a look-up. Fails with
     /// [`Error::Stale`] if the file no longer exists or its number has been discarded, which may happen at
     /// any time. Never returns another node than the one that had the number.
-    fn again(&self, _cx: &Ctx, _node: NodeId) -> Answer<Entry> {
+    fn node_by_number(&self, _cx: &Ctx, _node: NodeId) -> Answer<Entry> {
         Answer::err(Error::Stale)
     }
     /// Returns the data required to [`recall`](Self::recall) a node, for a caller that stores its number: the
@@ -177,7 +177,7 @@ pub trait PersistentHandles: Send + Sync {
         Answer::err(Error::NotSupported)
     }
     /// Restores a node's number, unless it is still assigned. Callers must restore all numbers before any
-    /// other operation.
+    /// other operation, which might assign one of them to another node.
     fn recall(&self, _cx: &Ctx, _node: NodeId, _record: &[u8]) -> Answer<()> {
         Answer::err(Error::NotSupported)
     }
@@ -233,8 +233,9 @@ pub trait DataCache {
 
 /// Digests that verify data obtained from another source.
 pub trait Digests: Send + Sync {
-    /// Returns the BLAKE3 digest of each [`DIGESTED_BYTES`] of a range aligned to them (or ending at the end
-    /// of the file), and the attributes of the file while the digests were computed.
+    /// Returns the concatenated BLAKE3 digests of the units of [`DIGESTED_BYTES`] in a range, and the
+    /// attributes of the file while they were computed. The range consists of whole units; the last one may
+    /// end at the end of the file.
     fn digests(&self, cx: &Ctx, node: NodeId, range: Range<u64>) -> Answer<(Attr, Vec<u8>)>;
 }
 
@@ -257,8 +258,9 @@ pub struct Packed {
     pub compressed_bytes: usize,
 }
 
-/// Minimum round-trip time to a server at which data are transferred compressed.
-pub const FAR: Duration = Duration::from_millis(5);
+/// Minimum round-trip time to a server at which data are transferred compressed: the connection to a nearer
+/// server is assumed to be faster than a processor compresses.
+pub const COMPRESSED_RTT_MIN: Duration = Duration::from_millis(5);
 
 /// Maximum total size of a compressed read, in bytes.
 pub const COMPRESSED_BYTES_MAX: u64 = 1 << 20;

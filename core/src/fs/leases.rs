@@ -72,9 +72,10 @@ const LATE_PART: u32 = 2;
 /// Number of terms after which waits for a party's leases are forgotten.
 const WAITS_TERMS: u32 = 60;
 
-/// Length of a party's first bar in terms. A bar that begins soon after the previous one (within the length
-/// of the longest bar) is twice as long, up to [`BAR_DOUBLINGS_MAX`] times.
+/// Length of a party's first bar in terms. A bar that begins soon after the previous one has ended (within
+/// the length of the longest bar) is twice as long as the previous one.
 const BAR_TERMS: u32 = 6;
+/// Maximum number of doublings of a party's bars in a row: the longest bar is 16 times as long as the first.
 const BAR_DOUBLINGS_MAX: u32 = 4;
 
 /// Maximum number of recorded bars, and of parties with recorded waits. Beyond this number the bar that ends
@@ -126,7 +127,7 @@ struct Holder {
     epoch: u64,
     expires: Instant,
     recalled_at: Option<Instant>,
-    /// The pending renewal: its number, deadline and waker.
+    /// The pending renewal: its number, the time at which it is answered at the latest, and its waker.
     asking: Option<(u64, Instant, Option<Waker>)>,
 }
 
@@ -134,8 +135,7 @@ struct Holder {
 #[derive(Clone, Copy, Debug)]
 struct Bar {
     until: Instant,
-    /// Number of times that this bar's length was doubled: the previous bars in a row, up to
-    /// [`BAR_DOUBLINGS_MAX`].
+    /// Number of times that the first bar's length was doubled for this one, up to [`BAR_DOUBLINGS_MAX`].
     doublings: u32,
 }
 
@@ -161,8 +161,9 @@ impl Drop for Changing {
 }
 
 impl LeaseTable {
-    /// Returns an empty table. During the grace period no lease is granted and all changes wait; it must be
-    /// one term if a previous server may have granted leases. `epoch` must differ for each table of a tree.
+    /// Returns an empty table. During the grace period no lease is granted and all changes wait; the grace
+    /// period must be one term if a previous server may have granted leases. `epoch`, from which leases are
+    /// numbered, must differ for each table of a tree, or an earlier table's lease could pass for a new one.
     pub fn new(term: Duration, grace: Duration, epoch: u64) -> Arc<Self> {
         Self::with(term, grace, epoch, None)
     }

@@ -34,9 +34,9 @@ pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};
 pub use forward::within;
 pub use granted_locks::{Granted, GrantedLocks};
 pub use groups::{
-    AllocateMode, COMPRESSED_BYTES_MAX, COMPRESSED_RANGES_MAX, CompressedReads, DIGESTED_BYTES, DataCache,
-    Digests, FAR, Leases, Lending, Lock, LockFamily, LockKind, LockRange, Locks, Packed, PersistentHandle,
-    PersistentHandles, Ranges, Volume, Whence, XattrSet, Xattrs,
+    AllocateMode, COMPRESSED_BYTES_MAX, COMPRESSED_RANGES_MAX, COMPRESSED_RTT_MIN, CompressedReads,
+    DIGESTED_BYTES, DataCache, Digests, Leases, Lending, Lock, LockFamily, LockKind, LockRange, Locks,
+    Packed, PersistentHandle, PersistentHandles, Ranges, Volume, Whence, XattrSet, Xattrs,
 };
 pub use id::{Cookie, File, LockOwner, NodeId, OpenId};
 pub use leases::{Changing, LEASE_TERM, LeaseAnswer, LeaseClient, LeaseNote, LeaseRequest, LeaseTable};

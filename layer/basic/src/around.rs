@@ -186,7 +186,7 @@ impl<A: Around> Locks for Layered<dyn FileSystem, A> {
 
 impl<A: Around> PersistentHandles for Layered<dyn FileSystem, A> {
     tombolo_core::forward!(to self.inner; volume record recall);
-    tombolo_core::forward!(through self.call; handle_of resolve parent again);
+    tombolo_core::forward!(through self.call; handle_of resolve parent node_by_number);
 }
 
 impl<A: Around> Ranges for Layered<dyn FileSystem, A> {

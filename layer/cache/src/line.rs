@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::FAR;
+use tombolo_core::fs::COMPRESSED_RTT_MIN;
 use tombolo_core::lock;
 
 /// Measurements of the connection to the origin.
@@ -117,7 +117,7 @@ impl Line {
         lock(&self.0).answered(took);
     }
 
-    /// Returns `true` if most of the last small answers took [`FAR`] or longer.
+    /// Returns `true` if most of the last small answers took [`COMPRESSED_RTT_MIN`] or longer.
     pub(crate) fn is_far(&self) -> bool {
         let state = lock(&self.0);
         let far = state.far.iter().filter(|is_far| **is_far).count();
@@ -127,7 +127,7 @@ impl Line {
 
 impl State {
     fn answered(&mut self, took: Duration) {
-        self.far.push_back(took >= FAR);
+        self.far.push_back(took >= COMPRESSED_RTT_MIN);
         if self.far.len() > ANSWERS {
             self.far.pop_front();
         }

@@ -113,7 +113,7 @@ impl Locks for Session {
 
 impl PersistentHandles for Session {
     tombolo_core::forward!(to self.inner; volume);
-    tombolo_core::forward!(with self.mapped; handle_of resolve parent again record recall);
+    tombolo_core::forward!(with self.mapped; handle_of resolve parent node_by_number record recall);
 }
 
 impl Ranges for Session {

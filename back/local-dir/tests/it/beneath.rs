@@ -209,13 +209,13 @@ fn forgotten_node_is_found_by_number_while_linked() {
     let handles = world.handles();
     for node in nodes {
         world.forget(node);
-        assert_eq!(handles.again(&world.cx, node).wait().unwrap().node, node);
+        assert_eq!(handles.node_by_number(&world.cx, node).wait().unwrap().node, node);
     }
     world.rmdir("directory").unwrap();
     fs::remove_file(dir.path().join("file")).unwrap();
     for node in [nodes[0], nodes[1]] {
         world.forget(node);
-        assert!(matches!(handles.again(&world.cx, node).wait(), Err(Error::Stale)));
+        assert!(matches!(handles.node_by_number(&world.cx, node).wait(), Err(Error::Stale)));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use tombolo_core::fs::{COMPRESSED_BYTES_MAX, FAR};
+use tombolo_core::fs::{COMPRESSED_BYTES_MAX, COMPRESSED_RTT_MIN};
 use tombolo_mem::Source;
 
 use super::Session;
@@ -31,7 +31,7 @@ impl PackedWrites {
     /// program, the size is unsuitable, or these or recent data are hardly compressible.
     pub(super) fn frame(&self, session: &Session, data: &Source) -> Option<Source> {
         let is_fit = (BYTES_MIN..=COMPRESSED_BYTES_MAX as usize).contains(&data.len());
-        let is_far = || session.nfs.rpc().round_trip_min().is_some_and(|time| time >= FAR);
+        let is_far = || session.nfs.rpc().round_trip_min().is_some_and(|time| time >= COMPRESSED_RTT_MIN);
         if !is_fit || !session.has_side_program.load(Relaxed) || !is_far() || self.is_not_tried() {
             return None;
         }

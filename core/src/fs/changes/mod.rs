@@ -53,7 +53,7 @@ pub enum Notice {
 /// A batch of notices, in order of occurrence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notices {
-    /// Number of the last notice: the argument of the next call.
+    /// Number of the last notice: `since` of the next call of [`Changes::next`].
     pub last: u64,
     /// The notices, in order of their numbers, of which the last is [`last`](Self::last); not empty.
     pub list: Vec<Notice>,

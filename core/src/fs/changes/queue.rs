@@ -14,7 +14,8 @@ use crate::{Answer, Ctx, Error, Result, lock};
 /// Maximum queue length; on overflow the session receives [`Notice::Everything`].
 const NOTICES_MAX: usize = 8192;
 
-/// Upper bound of accepted numbers: no session reaches it by counting.
+/// Upper bound of the numbers after which a client may have the numbering continue: no session reaches it by
+/// counting, and the numbers that follow do not overflow.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// The notices of one session: numbered, retained until acknowledged, and coalesced with undelivered ones
@@ -55,7 +56,8 @@ struct NodeHasher(u64);
 
 impl Hasher for NodeHasher {
     fn finish(&self) -> u64 {
-        // The multiplication mixes into the upper bits, and the map takes its bucket from the lower ones.
+        // Only the upper bits of the product depend on all of the number, but the map selects a bucket by the
+        // lower bits.
         self.0 ^ self.0 >> 32
     }
 

@@ -31,7 +31,7 @@ impl<S> Watchers<S> {
     }
 
     /// Subscribes a session until it ends. The session's first notice must be
-    /// [`Everything`](super::Notice::Everything).
+    /// [`Everything`](super::Notice::Everything), since it was not notified of earlier changes.
     pub fn add(&self, session: Weak<S>) {
         self.keep(|sessions| {
             if !sessions.iter().any(|known| known.ptr_eq(&session)) {

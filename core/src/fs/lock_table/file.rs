@@ -42,6 +42,7 @@ impl Claim {
     }
 }
 
+/// The granted locks of a file, and the claims that wait for conflicting ones, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct FileLocks {
     granted: Vec<Claim>,
@@ -167,7 +168,7 @@ impl FileLocks {
                 }
                 settled(waiter.claim.owner, waiter.grant.settle(outcome));
             }
-            // Earlier claims may have waited for a write lock that was replaced.
+            // Claims earlier in the queue may have waited for a write lock that a granted read lock replaced.
             if index == self.waiters.len() && std::mem::take(&mut is_downgraded) {
                 index = 0;
             }

@@ -13,7 +13,8 @@ use crate::{Answer, Ctx, Error, Result, lock};
 use file::{Claim, FileLocks, Grant, Owner, owner_of};
 use wait::Wait;
 
-/// Number of locked ranges of a file from which on locks are refused, and unlocking that would split one.
+/// Number of locked ranges of a file at which further locks are refused, and an unlock that would split a
+/// range in two; few in tests, so that the limit is reached.
 const RANGES_MAX: usize = if cfg!(test) { 16 } else { 65_536 };
 
 /// The locks and waiters of all sessions of an export.
@@ -42,8 +43,8 @@ pub struct SessionLocks {
     session: u64,
 }
 
-/// Wakers that are called when this is dropped. The caller must not drop it while holding a mutex that the
-/// waiters may need.
+/// Wakers of claims that were granted or refused, called on drop. The holder must not drop this while it
+/// holds a mutex, because a waker may continue the waiting request on this thread.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Woken(Vec<Waker>);
@@ -93,7 +94,7 @@ impl SessionLocks {
     }
 
     /// Acquires a lock through an opening with these flags; see [`Locks::lock`](super::Locks::lock). The
-    /// opening must not end during the call.
+    /// opening must not end during the call: [`released`](Self::released) would miss the new lock.
     pub fn lock(
         &self,
         cx: &Ctx,
@@ -141,7 +142,7 @@ impl SessionLocks {
         }
         if locks.conflict(&claim).is_none() {
             locks.grant(claim);
-            // A downgraded lock admits others.
+            // The new lock may have replaced a write lock of its owner by a read lock, for which others wait.
             table.grant_waiters(file.node, woken);
             return Ok(None);
         }

@@ -1,8 +1,8 @@
-//! Request memory, reused from one request to the next.
+//! Memory for the requests of one mount ([`BufferPool`]), reused from one request to the next.
 //!
-//! A file system may retain the data of an answered WRITE, to forward it without a copy. Such a buffer is not
-//! written to until it is released; another takes its place meanwhile. The number of retained buffers is
-//! bounded: beyond that a file system may not retain data, and copies it.
+//! A file system may retain the data of an answered WRITE, to forward it without a copy. The WRITE's buffer
+//! is then not written to until the file system releases it; another buffer replaces it meanwhile. The number
+//! of retained buffers is bounded: at the limit a file system may not retain data, and copies it.
 
 use tombolo_core::lock;
 
@@ -15,12 +15,13 @@ use tombolo_wire_fuse::layout::header::MIN_READ_BUFFER;
 /// Unused slots and buffers, and buffers that a file system retains.
 #[derive(Debug)]
 pub(super) struct BufferPool {
+    /// Capacity of each buffer for file data.
     data_bytes: usize,
     memory: Mutex<Memory>,
 }
 
 #[derive(Debug, Default)]
-#[expect(clippy::vec_box, reason = "slots go from hand to hand by their address")]
+#[expect(clippy::vec_box, reason = "slots are passed on as boxes, without moving their contents")]
 struct Memory {
     slots: Vec<Box<Slot>>,
     buffers: Vec<Buffer>,
@@ -33,7 +34,7 @@ struct Memory {
 
 /// Maximum number of spare slots and of spare buffers; more are freed.
 const SPARE_MAX: usize = 16;
-/// Maximum number of buffers that a file system may retain at a time.
+/// Maximum number of buffers that a file system may retain at a time: 64 MiB if WRITEs have at most 1 MiB.
 const LENT_MAX: usize = 64;
 
 impl BufferPool {
@@ -63,9 +64,9 @@ impl BufferPool {
         }
     }
 
-    /// Lends the file system one more buffer beyond the reply; returns `false` at the limit. A lent buffer
-    /// must be returned by [`BufferPool::put`] with `lent`, [`BufferPool::exchange`] or
-    /// [`BufferPool::give_up`].
+    /// Lends the file system the caller's buffer, which it may then use after the reply; returns `false` at
+    /// the limit. The caller must return a lent buffer by [`BufferPool::put`] with `lent`,
+    /// [`BufferPool::exchange`] or [`BufferPool::give_up`].
     pub(super) fn lend(&self) -> bool {
         let mut memory = lock(&self.memory);
         if memory.lent >= LENT_MAX {
@@ -76,7 +77,7 @@ impl BufferPool {
         may
     }
 
-    /// Exchanges a lent buffer for a free one, which may be the same.
+    /// Exchanges a lent buffer for a free one, usually the same if the file system does not retain it.
     pub(super) fn exchange(&self, lent: Buffer) -> Buffer {
         let spare = {
             let mut memory = lock(&self.memory);

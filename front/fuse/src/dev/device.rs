@@ -17,7 +17,8 @@ pub(super) const DATA_OFFSET: usize = 4096;
 /// Offset at which a request is received, so that the data of a WRITE begins at `DATA_OFFSET`.
 const HEAD_OFFSET: usize = DATA_OFFSET - size_of::<InHeader>() - size_of::<WriteIn>();
 
-/// One descriptor of the connection. A reply must be sent through the descriptor of its request.
+/// One descriptor of the connection. A reply must be sent through the descriptor that its request was read
+/// from, since the kernel looks for the request among that descriptor's only.
 #[derive(Debug)]
 pub(super) struct Device(OwnedFd);
 
@@ -55,7 +56,7 @@ pub(super) struct DevExchange {
     buffer: Buffer,
     /// The unanswered request, if any.
     waiting: Option<Unique>,
-    /// The requesting thread; 0 if unknown.
+    /// Thread id of the requester; 0 if unknown.
     caller: u32,
     /// Length of the request, or of the data requested by a READ, in bytes.
     transfer_bytes: usize,
@@ -172,7 +173,8 @@ impl Exchange for DevExchange {
     }
 }
 
-/// A WRITE of at least 1/16 of the largest one may be retained: 64 KiB if WRITEs have at most 1 MiB.
+/// Divisor of the maximum size of a WRITE that gives the minimum size of one that the file system may retain:
+/// 64 KiB if WRITEs have at most 1 MiB.
 const RETAINED_PART: usize = 16;
 
 /// Transfer size whose copy takes as long as waking up another thread.

@@ -56,7 +56,8 @@ pub struct Options {
     pub local_locks: bool,
     /// `true` if extended attributes are exposed.
     pub xattrs: bool,
-    /// `true` if this kernel labels files (SELinux), so that the error for a missing label matters.
+    /// `true` if this kernel labels files (SELinux): a request for a missing label must then fail with
+    /// ENODATA.
     pub labels: bool,
     /// `true` if names are invalidated all at once where the kernel supports it (Linux 6.16), and not each by
     /// itself.
@@ -131,6 +132,7 @@ pub enum MountError {
 pub struct Mount {
     path: PathBuf,
     mounter: Arc<dyn Mounter>,
+    /// `true` if fusermount3 has mounted, and must unmount.
     by_helper: bool,
     session: Arc<Session>,
     threads: Mutex<Vec<JoinHandle<()>>>,

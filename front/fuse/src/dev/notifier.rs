@@ -107,7 +107,8 @@ impl NotifierThread {
         }
     }
 
-    /// Returns the next notices; sends repeated ones while it waits.
+    /// Returns the next notices of the file system. While it waits, sends notices that the session queues to
+    /// be sent again, and retries of `under_way`.
     fn next(&self, since: u64, under_way: &mut Vec<Retry>) -> Result<Notices> {
         let Some(changes) = self.file_system.changes() else { return Err(Error::NotSupported) };
         let mut next = pin!(changes.next(&self.cx, since, PAGE_BYTES).resolve());
@@ -130,7 +131,7 @@ impl NotifierThread {
         }
     }
 
-    /// Notifies the kernel; schedules a retry if the kernel does not know the subject yet.
+    /// Sends a notice to the kernel; schedules a retry if the kernel does not know its node or name yet.
     fn notify(&self, notice: Notice, under_way: &mut Vec<Retry>) {
         if notice == Notice::Everything {
             self.invalidate_everything(under_way);
@@ -146,7 +147,8 @@ impl NotifierThread {
         self.retry_unless(is_known, notice, under_way);
     }
 
-    /// Schedules a retry of a notice whose subject the kernel did not know yet.
+    /// Schedules a retry of a notice whose node or name the kernel does not know, unless `is_known`, if a
+    /// reply from which the kernel learns it may be under way.
     fn retry_unless(&self, is_known: bool, notice: Notice, under_way: &mut Vec<Retry>) {
         if !is_known && self.push.may_be_under_way(&notice) {
             under_way.push(Retry { notice, due: Instant::now() + RETRY_MIN, pause: RETRY_MIN });
@@ -159,8 +161,8 @@ impl NotifierThread {
         self.write(&Notification::InvalEntry { parent, name: name.as_name(), expire_only: true });
     }
 
-    /// Invalidates all of the kernel's cached state. Names by themselves are last: the kernel accepts none in
-    /// a directory that a request under way has locked.
+    /// Invalidates all of the kernel's cached state. Names that must be invalidated one by one are last,
+    /// because each waits until no request under way holds the lock of its directory.
     fn invalidate_everything(&self, under_way: &mut Vec<Retry>) {
         // The session must not be held while the kernel blocks.
         let by_name = self.session.upgrade().is_some_and(|session| session.kernel_names().is_some());
@@ -200,7 +202,7 @@ impl NotifierThread {
         });
     }
 
-    /// Sends a notice. Returns `false` if the kernel does not know the notice's subject.
+    /// Sends a notice. Returns `false` if the kernel does not know the notice's node or name.
     fn send(&self, notice: &Notice) -> bool {
         let wire = |node: NodeId| tombolo_wire_fuse::NodeId(node.0);
         let attributes =

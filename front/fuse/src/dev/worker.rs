@@ -13,7 +13,7 @@ use tombolo_sys::{Errno, fuse_dev};
 
 /// Number of changes from one caller to another, without a pause, after which one more thread is called.
 /// Requests of a single caller are no backlog: the caller waits for each reply before its next request, and
-/// requests after a close are not urgent.
+/// RELEASE and FORGET, for which it does not wait, are not urgent.
 const BACKLOG: u32 = 4;
 
 /// Shortest wait that is a pause: a request received within this time counts as having been queued already.
@@ -51,7 +51,7 @@ impl Callers {
     }
 }
 
-/// Memory of a request, and the exchange that receives it and sends its reply.
+/// Memory of a request, and the exchange that receives the request and sends its reply.
 type Parts = (Box<Slot>, DevExchange);
 
 struct Worker<'c> {
@@ -128,7 +128,7 @@ impl Worker<'_> {
         exchange.receive(slot)
     }
 
-    /// Waits for a request: polls as long as that pays, then blocks. Returns the time waited too.
+    /// Waits for a request: polls while the poll window is open, then blocks. Returns the time waited too.
     fn wait(&mut self, exchange: &mut DevExchange, slot: &mut Slot) -> (Result<(), Errno>, Duration) {
         let begun = Moment::now();
         let mut blocked_at = begun;

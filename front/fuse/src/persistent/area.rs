@@ -1,5 +1,6 @@
-//! Area that survives the process: a header, a record for each node that the guest knows, and one for each of
-//! its openings.
+//! Layout of the area, the shared memory that survives this process because the keeper holds it: a header, a
+//! record for each node that the guest knows, and one for each of its openings. [`Area`] has the accesses;
+//! `table` decides which record is used.
 //!
 //! A stored word survives a kill at any instruction; a record is in use once its first word, which is stored
 //! last, is not 0. The area is large and mostly a hole: memory of a record is allocated when it is written.
@@ -125,6 +126,7 @@ pub(super) struct Opening {
     pub unique: u64,
 }
 
+/// The area's memory, at least [`AREA_BYTES`] long.
 #[derive(Debug)]
 pub(super) struct Area(Region);
 
@@ -187,12 +189,13 @@ impl Area {
         u32::try_from(self.load(records.used_at())).map_or(records.max(), |used| used.min(records.max()))
     }
 
-    /// Iterates over the records in use.
+    /// Iterates over the indices of the records in use.
     pub(super) fn in_use(&self, records: Records) -> impl Iterator<Item = u32> {
         (0..self.used(records)).filter(move |index| !self.is_free(records, *index))
     }
 
-    /// Stores the number of records used so far. To be called before another record is used.
+    /// Stores the number of records used so far, before another one is used: the next process examines only
+    /// as many.
     pub(super) fn set_used(&self, records: Records, used: u32) {
         self.store(records.used_at(), used.into());
     }
@@ -226,7 +229,8 @@ impl Area {
         Number::new(records, index, generation)
     }
 
-    /// Writes the record of a node that has none and that the guest is about to receive.
+    /// Writes the record at `index`, which is free, for a node that the guest is about to receive, with one
+    /// look-up. Returns the node's number.
     pub(super) fn put_node(&self, index: u32, handle: Option<&PersistentHandle>) -> Number {
         let at = Records::Nodes.at(index);
         let number = self.renew(Records::Nodes, index);

@@ -1,4 +1,5 @@
-//! File system that translates the guest's numbers to those of the underlying file system, and back.
+//! The waist as [`PersistentFs`] implements it: each operation translates the guest's numbers to those of the
+//! underlying file system, calls it, and translates the numbers in its result back.
 
 use std::sync::Arc;
 
@@ -263,12 +264,13 @@ impl PersistentHandles for PersistentFs {
         self.found(cx, found)
     }
 
-    /// Looks up a node again by a number that the guest's kernel has put into a file handle of its own.
-    /// This also finds a node that the guest has forgotten, until its record is reused.
-    fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+    /// Looks up a node by a number that the guest's kernel has put into a file handle of its own, even if the
+    /// guest has forgotten the node, until the node's record is reused.
+    fn node_by_number(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
         let found = match (self.0.node(node), self.0.area.handle_by(Number(node.0))) {
             (Ok(local), _) => {
-                let again = within(self.below().persistent_handles(), |handles| handles.again(cx, local));
+                let again =
+                    within(self.below().persistent_handles(), |handles| handles.node_by_number(cx, local));
                 self.found(cx, again)
             }
             (Err(_), Some(handle)) => self.resolve(cx, &handle),
@@ -286,7 +288,8 @@ impl PersistentHandles for PersistentFs {
     }
 }
 
-/// Modes that shift the file's remaining data, and would shift it again when repeated.
+/// Modes that shift the file's remaining data. They are refused, because a request that the next process
+/// repeats would shift the data twice.
 const NOT_TWICE: AllocateMode = AllocateMode::COLLAPSE_RANGE.union(AllocateMode::INSERT_RANGE);
 
 impl Ranges for PersistentFs {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::area::{Number, Records};
 
+/// Number of records whose words are allocated together.
 const CHUNK: usize = 1024;
 
 /// The guest's number and this process's; 0 for none.
@@ -16,6 +17,9 @@ struct Pair {
 
 type Chunk = Box<[Pair]>;
 
+/// The mapping of one of the two tables of records. Any thread may read it without a lock; it is changed
+/// under the mutex of the [`RecordTable`](super::table::RecordTable), and cleared after the session has ended
+/// there.
 #[derive(Debug)]
 pub(super) struct Numbers {
     records: Records,
@@ -37,7 +41,7 @@ impl Numbers {
             return None;
         }
         let local = pair.local.load(Ordering::Acquire);
-        // The record may just have been reused.
+        // If the record was reused in between, `local` belongs to another number.
         (pair.guest.load(Ordering::Acquire) == number.0).then_some(local)
     }
 

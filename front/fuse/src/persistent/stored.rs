@@ -155,8 +155,9 @@ impl Inner {
         }
     }
 
-    /// Returns `true` unless the opening or the session has ended: the keeper would never release a later
-    /// descriptor of it. To be called under the lock of the state.
+    /// Returns `true` unless the opening or the session has ended: the keeper would never release a
+    /// descriptor sent after that. To be called under the lock of `state`, under which the descriptors of an
+    /// opening are released once it has ended.
     fn is_open(&self, open: OpenId) -> bool {
         self.openings.local(Number(open.0)).is_some()
     }
@@ -173,7 +174,7 @@ impl Inner {
             return;
         }
         let key = (file.node, taken.owner);
-        // The keeper's descriptor may be from before the flush.
+        // A release of the owner's locks is in progress: the keeper's descriptor may be from before it.
         let is_flushed = state.flushes.contains_key(&key);
         let through = state.owners.entry(key).or_default();
         let is_first = through.is_empty();

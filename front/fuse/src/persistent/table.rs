@@ -1,5 +1,6 @@
-//! Allocation of the area's records. A look-up is counted in the area before the guest receives the reply,
-//! and a record is freed after the guest has forgotten it: a killed server leaves a record too many at most.
+//! Allocation of the area's records ([`RecordTable`]). A look-up is counted in the area before the guest
+//! receives the reply, and a record is freed after the guest has forgotten its node: if the server is killed
+//! in between, the area has a record that the guest does not know, and never lacks one that the guest knows.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -129,7 +130,7 @@ impl FreeRecords {
         Ok(index)
     }
 
-    /// Discounts a free record that is used again for the same node.
+    /// Discounts a free record that is in use for its former node again; its queue entry is skipped later.
     fn revived(&mut self) {
         self.count = self.count.saturating_sub(1);
     }

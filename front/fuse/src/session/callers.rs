@@ -47,7 +47,8 @@ impl Callers {
         }
     }
 
-    /// Records the opener of a file. To be called before the opener receives the handle.
+    /// Records the opener of a file. To be called before the opener receives the handle, so that its first
+    /// request on the handle finds the record.
     pub(super) fn opened(&self, open: OpenId, by: Option<Identity>) {
         if let Some(by) = by {
             lock(&self.openers).insert(open, by);

@@ -115,12 +115,14 @@ impl PageCache {
         }
     }
 
-    /// Returns `true` if the opening bypasses the page cache: a write-only opening gains nothing from a
-    /// write-through cache; bypassing it saves a copy and a GETXATTR of security.capability at each file's
-    /// first write. The kernel would place and cache an append at its own idea of the file's end.
+    /// Returns `true` if the opening bypasses the page cache. A write-only opening does: it gains nothing
+    /// from a write-through cache, and saves a copy and a GETXATTR of security.capability at each file's
+    /// first write. So does an appending one: through the cache, the kernel would place an append at the end
+    /// of the file as it last knew it.
     ///
-    /// Returns `false` before Linux 6.6, where direct writes do not drop pages cached by other openings:
-    /// these would keep showing the old data. Linux 6.6 also allows mappings of files opened with direct I/O.
+    /// Returns `false` before Linux 6.6, where direct writes do not drop pages cached by other openings,
+    /// whose readers would keep seeing the old data. Linux 6.6 also allows mappings of files opened with
+    /// direct I/O.
     fn bypasses_page_cache(how: OpenFlags, negotiated: Capabilities) -> bool {
         let past = how.contains(OpenFlags::APPEND) || !how.contains(OpenFlags::READ);
         past && negotiated.contains(Capabilities::DIRECT_IO_ALLOW_MMAP)

@@ -21,8 +21,10 @@ pub(super) struct DirAttrs(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Number of changes under way; number of changes begun and of directories forgotten.
+    /// Number of changes under way.
     under_way: usize,
+    /// Number of changes begun and of directories forgotten so far: the same at a change's end as at its
+    /// begin only if nothing else has happened meanwhile.
     begun: u64,
     known: Option<Known>,
 }
@@ -31,7 +33,7 @@ struct State {
 struct Known {
     dir: NodeId,
     attr: Attr,
-    /// Number of notices before the change.
+    /// [`Push::count`] before the change; the attributes hold until it increases.
     notices: u64,
 }
 
@@ -59,7 +61,7 @@ impl DirAttrs {
         DirChange { push: push.clone(), attrs: self.clone(), alone, notices, after: None }
     }
 
-    /// Drops the attributes of a directory that the kernel has forgotten, of which no more notices are sent.
+    /// Drops the attributes of a directory that the kernel has forgotten: no later notice would concern them.
     pub(super) fn forget(&self, dir: NodeId) {
         let mut state = lock(&self.0);
         // A change under way may be of that directory: its attributes must not be stored.

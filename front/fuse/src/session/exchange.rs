@@ -5,8 +5,8 @@ use tombolo_mem::{Sink, Source};
 
 /// One request and its reply path in the transport: a buffer and a device, or a guest's descriptor chain.
 ///
-/// Used by one thread at a time, not always the same one. An exchange dropped before any `send` must reply
-/// with an error, so that the requester does not wait forever.
+/// Used by one thread at a time, not always the same one. The drop of an exchange that has sent nothing must
+/// reply with an error, so that the requester does not wait forever.
 pub trait Exchange: Send + Sized + 'static {
     /// Returns the first `len_bytes` of what follows the request's private bytes (the data of a WRITE), or
     /// fewer if fewer were sent. Called at most once.
@@ -37,6 +37,7 @@ pub trait Exchange: Send + Sized + 'static {
     /// without notifications.
     fn notify(&mut self, _notification: &[u8]) {}
 
-    /// Reclaims the exchange and its slot after a late reply, on the thread that sent it.
+    /// Reclaims the memory of the exchange and of its slot after a reply that was not sent at once; called on
+    /// the thread that sent it.
     fn retire(self, slot: Box<Slot>);
 }

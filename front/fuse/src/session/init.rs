@@ -29,6 +29,7 @@ const BACKGROUND_MAX: u16 = 64;
 /// still be stacked on the mount.
 const STACK_DEPTH_MAX: u32 = 1;
 
+/// Returns the capabilities and limits to offer for this file system with these options.
 pub(super) fn preferences(file_system: &dyn FileSystem, options: &Options) -> Preferences {
     let profile = file_system.profile();
     let mut capabilities = ALWAYS;

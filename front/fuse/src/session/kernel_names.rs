@@ -26,10 +26,11 @@ pub(super) const ABSENCE: Duration = Duration::from_secs(60);
 
 /// Maximum number of absent names; further ones are not cached until earlier ones expire.
 const ABSENT_MAX: usize = 1 << 16;
-/// Interval at which expired ones are sought while there are as many.
+/// Minimum interval between removals of expired absent names, which take place while [`ABSENT_MAX`] are
+/// recorded.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum number of names of one file; the kernel drops the oldest beyond it.
+/// Maximum number of recorded names of one file; beyond it the kernel is made to drop the oldest.
 const LINKS_MAX: usize = 64;
 
 /// A directory and a name in it.
@@ -56,7 +57,8 @@ impl KernelNames {
         (table.absent.len() < ABSENT_MAX).then_some(ABSENCE)
     }
 
-    /// Records the names in a reply that is about to be written. Returns names that the kernel is to drop.
+    /// Records the names in a reply that is about to be written. Returns names that the kernel is to drop,
+    /// because their files have too many.
     pub(super) fn record(&self, request: &Decoded<'_>, body: &Body) -> Vec<DirName> {
         let dir = NodeId(request.header.node.0);
         let mut table = lock(&self.0);

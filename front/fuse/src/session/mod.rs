@@ -1,8 +1,9 @@
 //! Transport-independent FUSE session: requests in, replies out.
 //!
-//! [`Session::handle`] takes one request. An answer that is ready at once is sent at once, on the same
-//! thread; otherwise the request continues as a task, and the thread that completes the operation sends the
-//! reply.
+//! The transports (`dev`, `virtio`) call [`Session::handle`] for each request. An answer that is ready at
+//! once is sent at once, on the same thread; otherwise the request continues as a task, and the thread that
+//! completes the operation sends the reply. `ops` has the operations; the other modules are state of a
+//! session.
 
 mod body;
 mod callers;
@@ -69,8 +70,8 @@ pub struct Options {
     pub limits: Limits,
     /// Capabilities of this transport in addition to those of all transports.
     pub extra: Capabilities,
-    /// `true` if the kernel checks permissions before it sends a request. Not needed if the mount serves only
-    /// the user under whose identity the server runs.
+    /// `true` if the kernel checks permissions before it sends a request, at least if the file system does
+    /// not check them. Not needed if the mount serves only the user under whose identity the server runs.
     pub kernel_checks: bool,
     /// `true` if the kernel's own check refuses nothing that the server would grant.
     pub kernel_may_check: bool,
@@ -268,7 +269,8 @@ impl Session {
         self.passthrough.as_ref().map_or(0, |passthrough| passthrough.openings())
     }
 
-    /// Drops the record of openings for passthrough. To be called once no further request can arrive.
+    /// Drops the record of openings for passthrough, of which the kernel reports no RELEASE after the
+    /// connection has ended. To be called once no further request can arrive.
     pub(crate) fn end_openings(&self) {
         if let Some(passthrough) = &self.passthrough {
             passthrough.ended();
@@ -315,8 +317,8 @@ impl Session {
         self.kernel_names().map_or(Some(absence), KernelNames::absence)
     }
 
-    /// Returns the record of names for the kernel of a session with [`Coherence::Push`], unless that supports
-    /// [`Notification::IncEpoch`].
+    /// Returns the record of names in the kernel's cache of a session with [`Coherence::Push`]; `None` if the
+    /// kernel can invalidate all names at once ([`Notification::IncEpoch`]).
     pub(crate) fn kernel_names(&self) -> Option<&KernelNames> {
         let has_epochs = self.options.epochs && self.minor.load(Ordering::Relaxed) >= EPOCH_MINOR;
         self.push.as_ref().filter(|_| !has_epochs).map(|push| &push.kernel_names)
@@ -373,7 +375,7 @@ impl Session {
         subject
     }
 
-    /// Records what a reply that is about to be written tells the kernel, and returns its subject.
+    /// Records the nodes and names in a reply that is about to be written, and returns them.
     fn record_reply(&self, push: &Push, head: &[u8], body: &Body) -> Subject {
         self.note_look_ups(body);
         let Ok(decoded) = Request::decode(head, self.negotiated()) else { return Subject::default() };
@@ -571,7 +573,7 @@ impl Session {
     }
 }
 
-/// User and group id of a caller whose own ones an id-mapped mount hides (`overflowuid`).
+/// User and group id of a caller whose own ids an id-mapped mount hides (`overflowuid`).
 const NOBODY: u32 = 65_534;
 
 impl std::fmt::Debug for Session {

@@ -86,7 +86,8 @@ impl OpenRetry {
         }
     }
 
-    /// Begins an attempt of a thread to open `node`. To be called before the file system is.
+    /// Begins an attempt of a thread to open `node`, before the file system opens it. Ends the thread's
+    /// retry, if there is one, whatever the outcome of the open.
     pub(super) fn attempt(&self, thread: u32, node: NodeId, how: OpenFlags) -> Attempt {
         let any = self.any.load(Ordering::Acquire);
         let back = if any { lock(&self.table).retrying.remove(&thread) } else { None };
@@ -108,7 +109,7 @@ impl OpenRetry {
             return false;
         }
         self.any.store(true, Ordering::Release);
-        // An open other than by name is retried without a look-up, and therefore of the same node.
+        // The kernel repeats an open that is not by name without a look-up, and therefore of the same node.
         insert(&mut table.retrying, thread, Retrying { found: node, since: Instant::now() });
         true
     }

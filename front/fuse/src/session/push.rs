@@ -25,7 +25,8 @@ const LOG_MAX: usize = 1024;
 
 /// Time for which the names in a written reply count as not yet applied by the requesting thread.
 const UNDER_WAY: Duration = Duration::from_secs(4);
-/// Time for which a name's move by this session is recorded: longer than a notice of the old name takes.
+/// Time for which a name's move by this session is recorded: longer than a notice about the old name takes to
+/// arrive.
 const MOVED: Duration = Duration::from_secs(60);
 /// Maximum number of names to which one name was moved; beyond it everything is invalidated.
 const TARGETS_MAX: usize = 64;
@@ -38,6 +39,7 @@ pub(crate) struct Push {
     /// Number of notices sent or about to be sent.
     count: AtomicU64,
     log: Mutex<Log>,
+    /// Number of look-ups of each node that the kernel has.
     nodes: [Mutex<HashMap<NodeId, u64>>; SHARDS],
     /// Names in recent replies.
     names: Mutex<VecDeque<(Moment, NodeId, NameBuf)>>,
@@ -128,8 +130,9 @@ impl Push {
         moves.drain(..over);
     }
 
-    /// Returns the names to which this session has recently moved a name: what the kernel cached under the
-    /// old name before a notice of it may be cached under the new one. `None` if there are too many.
+    /// Returns the names to which renames of this session have recently moved a name. A notice about the old
+    /// name must invalidate these too: the kernel has moved its cached entry to the new name. `None` if there
+    /// are too many.
     pub(crate) fn moved(&self, dir: NodeId, name: &NameBuf) -> Option<Vec<DirName>> {
         let mut moves = lock(&self.moves);
         while moves.front().is_some_and(|(since, ..)| since.elapsed() >= MOVED) {
@@ -185,7 +188,7 @@ impl Push {
         self.resend(resends);
     }
 
-    /// Has notices sent that the file system did not send just now.
+    /// Queues notices for the sending thread, in addition to those of the file system, and wakes the thread.
     pub(super) fn resend(&self, notices: impl IntoIterator<Item = Notice>) {
         let mut notices = notices.into_iter().peekable();
         if notices.peek().is_none() {

@@ -10,7 +10,8 @@ pub(super) const BODY_BYTES: usize = 64 << 10;
 /// Private memory of one request. Concurrent requests have a slot each.
 #[derive(Debug)]
 pub struct Slot {
-    /// The request's private bytes.
+    /// The request's private bytes: header and arguments, without a WRITE's data. They were copied out of the
+    /// transport's memory once, so that no peer can change them after they are checked.
     pub(super) head: Vec<u8>,
     /// Buffer in which the reply is encoded.
     pub(super) reply: Box<[u8]>,

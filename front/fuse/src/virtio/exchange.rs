@@ -17,8 +17,10 @@ pub(super) struct ChainExchange {
     remaining: Source,
     /// Space for the reply; only for its header once the reply space has been taken.
     answer: Sink,
+    /// `None` once the chain has been returned.
     token: Option<ChainToken>,
     unique: Unique,
+    /// Free list of the device, which receives the slot back.
     spare: Arc<FreeList<Box<Slot>>>,
 }
 
@@ -30,7 +32,7 @@ impl ChainExchange {
         let mut head = [0; size_of::<InHeader>()];
         let got = remaining.read_at(0, &mut head);
         let header = InHeader::read_from_bytes(&head).unwrap_or_default();
-        // As much of the request as fits is copied; the decoder refuses a wrong length.
+        // The header may state more bytes than the chain has: the decoder then refuses the request.
         let wanted = Extent::of(&header).map_or(got, |extent| extent.private_bytes);
         let private_bytes = wanted.min(remaining.len());
         slot.fill(private_bytes, |bytes| {

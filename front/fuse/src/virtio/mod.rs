@@ -24,6 +24,7 @@ use zerocopy::FromBytes;
 /// Maximum length of a tag in bytes (virtio 1.2, section 5.11.4).
 pub const TAG_BYTES_MAX: usize = 36;
 
+/// The queue hiprio, on which Linux sends FORGET.
 const FORGETS: QueueIndex = QueueIndex(0);
 
 /// Maximum number of spare slots; more are freed.

@@ -119,7 +119,7 @@ impl Locks for Delayed {
 
 impl PersistentHandles for Delayed {
     tombolo_core::forward!(to self.inner; volume record recall);
-    tombolo_core::forward!(later self.later; handle_of resolve parent again);
+    tombolo_core::forward!(later self.later; handle_of resolve parent node_by_number);
 }
 
 impl Ranges for Delayed {

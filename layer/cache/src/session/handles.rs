@@ -85,7 +85,7 @@ impl PersistentHandles for CachedFileSystem {
         match (view.object(node), read_origins(origins)) {
             (Err(Error::Stale), Some(origins)) => Answer::later(view.found_again(node, origins)),
             (Ok(object), Some(origins)) if !is_of(&object, &origins) => Answer::err(Error::Stale),
-            _ => self.again(cx, node),
+            _ => self.node_by_number(cx, node),
         }
     }
 
@@ -93,7 +93,7 @@ impl PersistentHandles for CachedFileSystem {
         Answer::later(View::new(self.session(), cx).parent(node))
     }
 
-    fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+    fn node_by_number(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
         let view = View::new(self.session(), cx);
         let object = or_answer!(view.object(node));
         match view.entry_now(&object) {

@@ -17,7 +17,7 @@ impl FileSystem for Impatient {
 }
 
 impl PersistentHandles for Impatient {
-    tombolo_core::forward!(to self.0; volume resolve parent again);
+    tombolo_core::forward!(to self.0; volume resolve parent node_by_number);
 
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
         if cx.interrupt.is_raised() {

@@ -31,7 +31,7 @@ impl PersistentHandles for WriteBackFileSystem {
         };
         let node = NodeId(u64::from_le_bytes(*number));
         match handle.bytes.len() {
-            8 => self.again(cx, node),
+            8 => self.node_by_number(cx, node),
             _ => Answer::later(self.view(cx).resolved(node, handle.clone())),
         }
     }
@@ -45,26 +45,26 @@ impl PersistentHandles for WriteBackFileSystem {
         })
     }
 
-    fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        Answer::later(self.view(cx).again(node))
+    fn node_by_number(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        Answer::later(self.view(cx).node_by_number(node))
     }
 }
 
 impl View {
     /// Returns a node by its number alone.
-    async fn again(self, id: NodeId) -> Result<Entry> {
+    async fn node_by_number(self, id: NodeId) -> Result<Entry> {
         let is_known = id.0 & MADE_HERE != 0 || self.shared().tree().nodes.contains_key(&id);
         if is_known {
             return Ok(Entry { node: id, attr: self.attr(id).await? });
         }
-        let again = |handles: &dyn PersistentHandles| handles.again(&self.below_cx(), id);
+        let again = |handles: &dyn PersistentHandles| handles.node_by_number(&self.below_cx(), id);
         self.found_below(id, again).await
     }
 
     /// Resolves a handle of the cache.
     async fn resolved(self, id: NodeId, handle: PersistentHandle) -> Result<Entry> {
         if self.shared().tree().nodes.contains_key(&id) {
-            return self.again(id).await;
+            return self.node_by_number(id).await;
         }
         let resolve = |handles: &dyn PersistentHandles| handles.resolve(&self.below_cx(), &handle);
         self.found_below(id, resolve).await

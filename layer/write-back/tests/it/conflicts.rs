@@ -261,7 +261,7 @@ fn conflict_copy_by_handle_stays_in_its_directory() {
     drop(proxy);
     let proxy = origin.proxy();
     for node in nodes {
-        proxy.handles().again(&proxy.cx, node).wait().expect("it is known");
+        proxy.handles().node_by_number(&proxy.cx, node).wait().expect("it is known");
         let file = proxy.open(node, OpenFlags::WRITE).expect("open");
         proxy.write(file, 0, b"OURS").expect("written");
         proxy.release(file);

@@ -60,7 +60,7 @@ pub(super) fn dispatch<E: Exchange>(
     let call = Call { session, fs: session.file_system(), ctx, node, thread };
     match &decoded.request {
         Request::Lookup { name } => node::lookup(call, *name),
-        Request::LookupSelf => node::again(call),
+        Request::LookupSelf => node::lookup_self(call),
         Request::LookupParent => node::parent(call),
         Request::Forget { count } => node::forget(call, *count),
         Request::BatchForget(forgets) => node::batch_forget(call, *forgets),

@@ -18,9 +18,9 @@ pub(super) fn lookup(call: Call<'_>, name: Name<'_>) -> Answer<Body> {
 }
 
 /// Looks up a forgotten node by the number in the kernel's file handle (open_by_handle_at(2)).
-pub(super) fn again(call: Call<'_>) -> Answer<Body> {
+pub(super) fn lookup_self(call: Call<'_>) -> Answer<Body> {
     let Some(handles) = call.fs.persistent_handles() else { return Answer::err(Error::Stale) };
-    handles.again(call.ctx, call.node).map(Body::Entry)
+    handles.node_by_number(call.ctx, call.node).map(Body::Entry)
 }
 
 /// Looks up the parent directory of a node found by handle.

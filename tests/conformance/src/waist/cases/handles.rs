@@ -63,7 +63,7 @@ fn a_removed_node_is_stale(w: &World) -> Verdict {
 }
 
 fn a_number_leads_again_to_its_node_or_nowhere(w: &World) -> Verdict {
-    let again = |node| w.handles().again(&w.cx, node).wait();
+    let again = |node| w.handles().node_by_number(&w.cx, node).wait();
     let (kept, gone) = (w.file_with("kept", b"kept"), w.file_with("gone", b"gone"));
     let fileid = w.attr(kept).fileid;
     for _ in 0..2 {
