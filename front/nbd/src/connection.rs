@@ -1,4 +1,5 @@
-//! A connection as its thread uses it: receiving, and waiting.
+//! The receiving half of a connection, which only the connection's thread uses: it receives, and waits for
+//! the socket. `replies` has the sending half.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,6 +46,7 @@ pub(crate) enum ConnectionEnd {
     System(#[from] Errno),
 }
 
+/// A connection, for `handshake` and then `transmission`.
 pub(crate) struct Connection {
     pub(crate) replies: Arc<Replies>,
     pub(crate) buffers: Buffers,
@@ -52,6 +54,7 @@ pub(crate) struct Connection {
     events: Vec<Event>,
     /// Receive buffer; `None` while data is being received into it.
     received: Option<ReceiveBuffer>,
+    /// [`Options::stuck_after`].
     stuck_after: Duration,
     /// Time at which the connection fails as too slow, during the handshake and while the last replies are
     /// sent.

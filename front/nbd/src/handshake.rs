@@ -1,4 +1,4 @@
-//! Handshake: export selection and negotiation of reply formats.
+//! Handshake: start of TLS, negotiation of reply formats, and selection of an export.
 
 use std::sync::Arc;
 
@@ -41,10 +41,10 @@ pub(crate) struct SelectedExport {
     pub(crate) has_context: bool,
 }
 
-/// Handshake of one connection.
+/// The handshake of one connection.
 pub(crate) struct Handshake<'a> {
     pub(crate) exports: &'a Exports,
-    /// TLS, required if present.
+    /// Configuration of TLS; if set, the client must start TLS before other options.
     pub(crate) tls: Option<&'a ServerTls>,
     no_zeroes: bool,
     negotiated: NegotiatedOptions,

@@ -137,8 +137,11 @@ struct ServerShared {
     options: Options,
     clients: Arc<Clients>,
     is_stopping: Arc<AtomicBool>,
+    /// Event that wakes the accepting thread when the server stops.
     stop: EventFd,
+    /// Id of the next connection.
     next: AtomicU64,
+    /// Open connections by id.
     open: Mutex<HashMap<u64, Arc<Replies>>>,
     closed: Condvar,
     log: RateLimit,

@@ -143,7 +143,8 @@ impl Transmission {
         })
     }
 
-    /// Takes memory. Before waiting for memory, submits the disk's batch, whose requests use some.
+    /// Takes memory for a request's data. Before it waits for memory, submits the disk's batch, since
+    /// requests in the batch hold memory until they are answered.
     fn memory(&self, connection: &mut Connection, range: Range) -> Result<Memory, ConnectionEnd> {
         let len = range.len_bytes as usize;
         if let Some(memory) = Memory::take(&connection.buffers, len) {
@@ -167,8 +168,9 @@ fn stability(flags: CommandFlags) -> Stability {
 /// Outcome of a request.
 enum Outcome {
     Done,
-    /// Holds the memory until the write has completed.
+    /// A write, whose data are held until it has completed.
     Written(#[expect(dead_code, reason = "held until it is written")] Memory),
+    /// A read, with its data and their length in bytes.
     Data(Memory, u32),
     Extents(Extents),
 }

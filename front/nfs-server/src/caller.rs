@@ -29,7 +29,7 @@ const UDP_TRANSFER_MAX: u32 = 1 << 15;
 const CHECKSUM_BYTES: usize = 256;
 /// Position of the checksum in a request key, in bits.
 const CHECKSUM_SHIFT: u32 = 64;
-/// Length of an IPv6 site's prefix; the site chooses the remaining bytes.
+/// Length of an IPv6 site's prefix in bytes; the site chooses the remaining bytes of its addresses.
 const SITE_BYTES: usize = 8;
 
 /// A call's caller and request key.

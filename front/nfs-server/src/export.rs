@@ -221,7 +221,9 @@ pub struct NfsService {
     exports: Vec<Arc<Served>>,
     pub(crate) identities: Identities,
     pub(crate) mounts: MountTable,
+    /// Number of the next request.
     requests: AtomicU64,
+    /// Counter of the running LIST calls with subtrees: each holds a reference.
     subtrees: Arc<()>,
     pub(crate) digests: Digests,
     pub(crate) packer: Packer,
@@ -283,8 +285,8 @@ impl NfsService {
         &self.exports
     }
 
-    /// Begins a call that lists a subtree; it counts until the result is dropped. `None` if too many are
-    /// running.
+    /// Begins a call that lists a subtree; the call counts as running until the result is dropped. `None` if
+    /// [`SUBTREES_MAX`] are running.
     pub(crate) fn begin_subtree(&self) -> Option<Arc<()>> {
         let counted = self.subtrees.clone();
         (Arc::strong_count(&counted) <= SUBTREES_MAX + 1).then_some(counted)

@@ -14,7 +14,7 @@ pub(crate) struct Failure(pub Status);
 /// Result of a procedure's step.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
-/// Returns a reply whose failed arm has these contents.
+/// Converts an outcome to a reply; `contents` are those of the reply's failed arm.
 pub(crate) fn reply<T, F>(outcome: Result<T>, contents: F) -> Reply<T, F> {
     match outcome {
         Ok(results) => Reply::Ok(results),
@@ -22,7 +22,8 @@ pub(crate) fn reply<T, F>(outcome: Result<T>, contents: F) -> Reply<T, F> {
     }
 }
 
-/// Writes a failed reply. The work has written a successful one.
+/// Writes the reply if it is a failed one. The results of a successful one have been written already, because
+/// they borrow from the work's variables.
 pub(crate) fn write_failure<F: Encode>(written: &Reply<(), F>, results: &mut Encoder<'_>) {
     if written.status().is_some() {
         results.value(written);

@@ -1,8 +1,8 @@
-//! Cache of recently used nodes, by handle and by number.
+//! Cache of recently used nodes, by handle and by number ([`Nodes`]).
 //!
 //! A handle in a call must be resolved to a node: if cached, by a table look-up, otherwise by verifying the
-//! handle's MAC and calling the file system. Each cached node holds one look-up; the cache is bounded, and an
-//! evicted node is forgotten once no call uses it.
+//! handle's MAC and calling the file system. Each cached node holds one look-up; the cache is bounded, evicts
+//! by the clock algorithm, and forgets an evicted node once no call uses it.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -21,7 +21,7 @@ pub(crate) struct Node {
     /// Signed handle.
     pub handle: Box<[u8]>,
     guard: NodeGuard,
-    /// `true` if used since the clock hand passed.
+    /// `true` if used since the hand of the eviction clock passed this node.
     used: AtomicBool,
 }
 

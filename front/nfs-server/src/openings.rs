@@ -1,9 +1,9 @@
 //! Cache of open files: NFS has no open, the waist reads and writes through openings.
 //!
 //! Files are opened with the server's own rights, for all clients together; permissions are checked per call
-//! (`permission.rs`). An opening with unstable writes is synced before it is closed, unless its file has been
-//! removed, because the kernel reports a failed write-back only through an open file. Idle openings are
-//! closed, so that the space of removed files is freed.
+//! (`permission.rs`). The kernel reports a failed write-back only through an open file; an opening with
+//! unstable writes is therefore synced before it is closed, unless its file has been removed. Idle openings
+//! are closed, so that the space of removed files is freed.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -65,7 +65,7 @@ pub(crate) struct Opening {
     unsynced: AtomicBool,
     /// Time of the last use, in seconds of the cache's clock.
     used_at_s: AtomicU32,
-    /// The file's owner when last checked: a hint.
+    /// The file's owner when last checked. It may have changed since: the back end compares again.
     owner: AtomicU32,
 }
 
@@ -164,8 +164,8 @@ pub(crate) struct Openings {
     backing: Arc<Backing>,
     cache: Cache<Key, Arc<Opening>>,
     started: Instant,
-    /// Number of evictions of openings without unstable writes; locked while these are removed from the
-    /// cache.
+    /// Number of times that openings without unstable writes were evicted; locked while they are removed from
+    /// the cache.
     evictions: Mutex<u64>,
 }
 

@@ -30,10 +30,12 @@ struct UserKey {
     groups: Option<Arc<[u32]>>,
 }
 
+/// The back end's answers about a user and a node, valid while the node has these attributes.
 #[derive(Clone, Copy)]
 struct Grant {
     stamp: Stamp,
     checked: AccessMask,
+    /// Part of `checked` that the user may do.
     allowed: AccessMask,
 }
 

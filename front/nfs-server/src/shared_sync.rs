@@ -26,7 +26,7 @@ struct State {
 #[derive(Clone, Copy)]
 enum Outcome {
     Stable,
-    /// Shared, because the kernel reports a failure only once.
+    /// The sync failed. All that waited for it fail, because the kernel reports a failure only once.
     Failed(fn() -> Error),
     /// The sync was not attempted; each waiter retries.
     NotTried,

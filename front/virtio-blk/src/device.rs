@@ -46,6 +46,7 @@ pub struct VirtioBlk {
     /// Cache mode: `true` for a write-back cache. At first `true` if the disk has a cache; the driver may
     /// change it.
     writeback: AtomicBool,
+    /// Watcher of the disk's size, registered for as long as this reference exists.
     watch: Mutex<Option<Arc<SizeWatch>>>,
 }
 

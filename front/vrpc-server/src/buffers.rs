@@ -13,7 +13,7 @@ use crate::parts::Parts;
 pub(crate) enum ReplyBuffer {
     /// In the reply's frame, at most this many bytes.
     Frame(usize),
-    /// Bulk memory of this side.
+    /// Bulk memory of this domain, from which the client reads.
     Bulk(Sink),
 }
 

@@ -6,7 +6,7 @@ use siphasher::sip::SipHasher24;
 use tombolo_core::ClientId;
 use tombolo_host_links::server::Peer;
 
-/// Mark of a peer whose user the kernel does not report.
+/// Bit in the id of a peer whose user the kernel does not report; it is in no user id.
 const NO_USER: u64 = 1 << 63;
 
 /// Returns a peer's client id. The peer chooses the incarnation, and a peer that named another peer's would

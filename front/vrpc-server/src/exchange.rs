@@ -39,7 +39,7 @@ pub(crate) struct Completion<'a> {
     responder: Option<Responder>,
 }
 
-/// Returns the value of a result, or ends the link because of the protocol violation.
+/// Evaluates to the value of a result; on a protocol violation ends the link and returns from the function.
 macro_rules! or_cut {
     ($exchange:expr, $result:expr) => {
         match $result {
@@ -70,7 +70,8 @@ impl<'a> Exchange<'a> {
         self.close(answer, |completion, value| completion.send(&reply(value)));
     }
 
-    /// Completes the operation; `send` sends the reply, which may borrow from the result.
+    /// Completes the operation, at once or as a task; `send` sends the reply, which may borrow from the
+    /// result. A failed operation is answered with its error.
     pub(crate) fn close<T: Send + 'static>(
         self,
         answer: Answer<T>,
@@ -134,6 +135,7 @@ fn admit(shared: &SessionShared, responder: &Responder, interrupt: &Interrupt) -
     permit
 }
 
+/// Sends the reply of a completed operation: `send` that of a successful one.
 fn end<T>(
     shared: &SessionShared,
     kind: Kind,

@@ -4,7 +4,7 @@
 //! (`tombolo_wire_vrpc`), calls the file system and replies. An answer that is ready at once is sent by the
 //! link's thread, without an allocation for the most frequent operations; otherwise the request continues as
 //! a task, and the thread that completes it replies. Bulk data is not copied: a WRITE's data is read from the
-//! client's memory, a READ's data is placed in this side's memory where the client requested it.
+//! client's memory, a READ's data is placed in this domain's shared memory where the client requested it.
 //!
 //! A peer may be hostile. A protocol violation (docs/protocols/vrpc.md, "What ends a link") ends its link; an
 //! unreasonable request gets an error. The end of a link interrupts its pending requests, and the session's

@@ -8,7 +8,7 @@ use tombolo_host_runtime::free_list::FreeList;
 use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_wire_vrpc::FRAME_BYTES;
 
-/// Maximum number of spare parts per link: requests answered at once need one, and few links have many
+/// Maximum number of spare [`Parts`] per link: requests answered at once need one, and few links have many
 /// pending requests.
 const SPARE_MAX: usize = 16;
 
@@ -34,8 +34,8 @@ impl Parts {
         })
     }
 
-    /// Takes a renewed interrupt, [returned](PartsPool::return_interrupt) separately from the parts, which
-    /// saves a reference count.
+    /// Takes the interrupt, renewed for the next request. [`PartsPool::return_interrupt`] returns it
+    /// separately from the parts: the request's context owns it meanwhile, which saves a reference count.
     pub(crate) fn take_interrupt(&mut self) -> Interrupt {
         let mut interrupt = std::mem::take(&mut self.interrupt);
         interrupt.renew();
@@ -80,7 +80,7 @@ impl Parts {
     }
 }
 
-/// Spare parts of one link.
+/// Spare [`Parts`] of one link.
 #[derive(Debug)]
 pub(crate) struct PartsPool(FreeList<Box<Parts>>);
 
@@ -91,8 +91,8 @@ impl Default for PartsPool {
 }
 
 thread_local! {
-    /// Parts of the last request on this link's thread: most requests are answered before the next one, so
-    /// that no lock is needed.
+    /// The [`Parts`] of the last request that was answered at once on this link's thread, for the next one:
+    /// most requests are, so that they need no lock.
     static LAST: Cell<Option<Box<Parts>>> = const { Cell::new(None) };
 }
 
@@ -111,7 +111,7 @@ impl PartsPool {
         self.0.give_back(parts);
     }
 
-    /// Returns the interrupt to the parts returned last, if any.
+    /// Stores the interrupt for the next request in the parts that were returned last on this thread, if any.
     pub(crate) fn return_interrupt(interrupt: Interrupt) {
         if let Some(mut parts) = LAST.take() {
             parts.interrupt = interrupt;

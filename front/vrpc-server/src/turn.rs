@@ -7,7 +7,7 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use tombolo_core::lock;
 
-/// The turn of one link's quiet writes.
+/// The turn of one link's quiet writes: taken by a write from its start to its reply.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     state: Mutex<TurnState>,

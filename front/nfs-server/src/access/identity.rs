@@ -81,6 +81,7 @@ impl Identities {
         }
     }
 
+    /// Squashes an identity that the caller may claim.
     fn within(&self, squash: Squash, Identity { uid, gid, groups }: Identity) -> Identity {
         let groups = groups.and_then(|groups| self.squashed(squash, groups));
         Identity { uid: squash.uid(uid), gid: squash.gid(gid), groups }

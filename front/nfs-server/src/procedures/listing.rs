@@ -114,7 +114,7 @@ impl Wanted {
     }
 }
 
-/// Writes a page; appends its directories to `below`. Returns `true` if the directory ends with it.
+/// Writes a page of `dir`; appends its subdirectories to `below`. Returns `true` if `dir` ends with the page.
 pub(super) async fn list(
     dir: &CallTarget,
     wanted: &Wanted,
@@ -166,7 +166,7 @@ async fn write(
     let mut left_out = begun.is_err();
     let mut writer = begun.ok();
     for found in page.iter() {
-        // The look-up of the entry is adopted even if the entry is left out, because it has to be forgotten.
+        // The guard forgets the look-up of an entry that is left out.
         let guard = found.entry.map(|entry| hold(dir, entry));
         let Some(writer) = writer.as_mut().filter(|_| !left_out) else { continue };
         let entry = entry3(dir, attr, &found);

@@ -1,4 +1,4 @@
-//! Symbolic links, and replies with bytes that may exceed a slot.
+//! Symbolic links, and the transfer of byte strings that may exceed a slot of the ring.
 
 use tombolo_core::fs::{Name, NodeId};
 use tombolo_core::{Answer, Error};
