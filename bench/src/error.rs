@@ -45,7 +45,7 @@ pub fn same(what: &str, found: usize, wanted: usize) -> Result<()> {
     Err(Error::Wrong { what: what.to_owned(), answer: format!("{found} instead of {wanted}") })
 }
 
-/// Context of errors that are wrong answers.
+/// Conversion of an error that means a wrong answer; `what` is the operation.
 pub trait OrWrong<T> {
     fn or_wrong(self, what: &str) -> Result<T>;
 }
@@ -59,7 +59,7 @@ impl<T, E: std::error::Error> OrWrong<T> for std::result::Result<T, E> {
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Context of system errors.
+/// Conversion of a system error; `what` is the operation.
 pub trait Doing<T> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
     /// Reports the operation and its file.

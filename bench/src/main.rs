@@ -50,7 +50,7 @@ fn run(BenchArgs { table, plan }: &BenchArgs, out: &mut dyn Write) -> Result<()>
     if let TableArgs::Own(own) = table {
         return run_own(plan, own, out);
     }
-    // Recorded before anything is pinned.
+    // The permitted cores are recorded before any thread is pinned.
     let _all = measure::spare_cores();
     measure::end_on_signals()?;
     match table {
@@ -59,7 +59,8 @@ fn run(BenchArgs { table, plan }: &BenchArgs, out: &mut dyn Write) -> Result<()>
     }
 }
 
-/// Runs a part of a table in this process of its own. Servers end immediately on signals.
+/// Runs the part of a table for which this process was started. Signals are not handled, so that they end a
+/// server at once.
 fn run_own(plan: &Plan, own: &OwnArgs, out: &mut dyn Write) -> Result<()> {
     match own {
         OwnArgs::Limit { limit, address } => nfs::serve(*limit, *address, &plan.within),

@@ -120,7 +120,7 @@ struct Axes<R, C> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ratios {
-    /// All rows, if there are none.
+    /// Rows to compare; all rows of the sheet if empty.
     #[serde(default)]
     rows: Vec<String>,
     #[serde(default)]

@@ -1,7 +1,6 @@
 //! Reference client with a thread per request, like SunOS's biods: the program hands over its data, and a
-//! thread sends it and waits for the reply.
-//!
-//! Bounded queue between the program and the threads that make its requests, and its buffer pool.
+//! thread sends it and waits for the reply. [`Queue`] is between the program and the threads: bounded, with a
+//! pool of buffers.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -19,6 +18,7 @@ use crate::error::{Doing, Error, Result};
 use crate::nfs::Wait;
 use crate::nfs::client::{Handle, Mounted, Reply, commit, committed};
 
+/// The client, with the threads for the file of its last job.
 pub struct Biods {
     mounted: Mounted,
     nfs: SocketAddr,
@@ -125,7 +125,7 @@ impl Team {
         for (at, bytes) in job.each() {
             let request = self.queue.wait_for(at as u64)?;
             ahead.next().into_iter().for_each(ask);
-            // Copied from the buffer that a thread filled to the program's memory.
+            // This copy, from a thread's buffer to the program's memory, is a cost of the design.
             if let (Some(place), Some(data)) = (memory.get_mut(at..at + bytes), request.data.get(..bytes)) {
                 place.copy_from_slice(data);
             }
@@ -139,7 +139,7 @@ impl Drop for Team {
     fn drop(&mut self) {
         self.queue.close();
         for biod in self.biods.drain(..) {
-            // Its failure was reported already.
+            // A failed request was reported by `drain` or `wait_for`, a panic by its thread.
             let _panicked = biod.join();
         }
     }
@@ -332,7 +332,7 @@ impl Queue {
         self.lock().spare.push(request);
     }
 
-    /// Waits for the request at an offset.
+    /// Waits until the request at an offset has finished; fails as soon as any request has failed.
     pub fn wait_for(&self, offset: u64) -> Result<Request> {
         let mut state = self.lock();
         loop {
@@ -347,6 +347,7 @@ impl Queue {
         }
     }
 
+    /// Waits until all requests have finished; fails with the first error.
     pub fn drain(&self) -> Result<()> {
         let mut state = self.lock();
         while state.unfinished > 0 {

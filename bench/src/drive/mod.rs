@@ -41,11 +41,11 @@ pub enum Kind {
     BiodsRaw,
     /// A thread per request with a generic XDR library, which copies the data again.
     BiodsGeneric,
-    /// One sending thread, with the overhead left by the paper's first step.
+    /// One sending thread, with the overhead left by the first step of Faber's paper (Table 2).
     StepCopies,
-    /// One sending thread, with the overhead left by the paper's second step.
+    /// One sending thread, with the overhead left by the paper's second step: generic encoding.
     StepGenericCodec,
-    /// One sending thread without that overhead.
+    /// One sending thread, without copies and generic encoding.
     StepLean,
     /// Bare TCP; received data are dropped.
     Tcp,
@@ -73,7 +73,7 @@ pub struct DriveArgs {
 
 /// A client that transfers files.
 trait Client {
-    /// Transfers a file, when writing until it is stable. Returns the time without the open.
+    /// Transfers a file; a write ends when the file is stable. Returns the time, without that of opening.
     fn transfer(&mut self, job: &Job) -> Result<Duration>;
 
     /// Returns the program's own memory for a file of this size, for counting copies.
@@ -102,7 +102,7 @@ pub fn drive(args: &DriveArgs) -> Result<()> {
             Some(file_bytes) => client.memory(file_bytes).as_ptr().addr() as u64,
             None => u64::try_from(client.transfer(&line.parse()?)?.as_nanos()).unwrap_or(u64::MAX),
         };
-        // No individual laps follow.
+        // The reply's second number is the count of individual times that follow: none.
         let answer = [&number.to_ne_bytes()[..], &0_u32.to_ne_bytes()].concat();
         let mut out = stdout().lock();
         out.write_all(&answer).and_then(|()| out.flush()).doing(|| "answer".to_owned())?;
@@ -115,6 +115,7 @@ pub fn content(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at / 7) as u8).collect()
 }
 
+/// Direction of a transfer, and durability of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
@@ -126,6 +127,7 @@ pub enum Direction {
     Read,
 }
 
+/// The transfer of one file, in requests of one size: a line on standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
     pub direction: Direction,
@@ -182,7 +184,7 @@ impl FromStr for Job {
     }
 }
 
-/// Client of `tombolo-bench limit swap`.
+/// Client of `tombolo-bench limit swap`, which transfers a file's bytes over a bare TCP connection.
 pub struct BareTcp {
     address: SocketAddr,
     /// `true` if the server writes to a file.

@@ -1,4 +1,4 @@
-//! The product: an export mounted by `back/nfs-client`, called through the waist as a library.
+//! Tombolo as a client: an export mounted by `back/nfs-client`, called through the waist as a library.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::{Client, Direction, DriveArgs, Job, content};
 use crate::error::{Error, OrWrong, Result, same};
 use crate::session::Session;
 
-/// Maximum of an adaptive limit.
+/// Maximum of the adaptive in-flight limit.
 const ADAPTIVE_MAX: u32 = 128;
 
 pub struct Ours {

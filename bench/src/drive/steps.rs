@@ -1,5 +1,6 @@
-//! Steps of the paper's Table 2: one sending and one receiving thread, with the overhead left that each step
-//! removes. The RPC client is the product's; the code above it is a plain loop.
+//! Clients as the steps of Table 2 of Faber's paper leave them: one sending and one receiving thread, and the
+//! overhead that the step has not removed yet ([`Step`]). The RPC client is Tombolo's; the code above it is a
+//! plain loop.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,7 +23,7 @@ use crate::error::{Doing, Error, OrWrong, Result};
 use crate::nfs::Wait;
 use crate::nfs::client::{Handle, Mounted, Reply as Answered, commit, committed, root};
 
-/// Overhead that is left.
+/// Overhead that a step leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Data copied into the request, and again by the generic XDR library.
@@ -39,8 +40,9 @@ pub struct Steps {
     rpc: RpcClient,
     file: String,
     memory: Buffer,
-    /// The same bytes, for the step that copies them.
+    /// The bytes of `memory`, for [`Step::Copies`].
     content: Vec<u8>,
+    /// The copy of a request's data, for [`Step::Copies`].
     request: Vec<u8>,
 }
 

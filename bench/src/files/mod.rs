@@ -23,7 +23,8 @@ mod postmark;
 /// Number of small files per folder.
 const PER_FOLDER: usize = 1000;
 
-/// A directory in a temporary folder, where mounts and sockets lie next to it; removed with the last clone.
+/// A temporary folder with the directory to be served, `shared`; mounts and sockets are next to that
+/// directory. Removed with the last clone of this value.
 #[derive(Clone, Debug)]
 pub struct Place(Rc<TempDir>);
 
@@ -35,12 +36,12 @@ impl Place {
         Ok(place)
     }
 
-    /// Returns the directory.
+    /// Returns the directory to be served.
     pub fn shared(&self) -> PathBuf {
         self.beside("shared")
     }
 
-    /// Returns the path of a mount point or socket next to it.
+    /// Returns the path of a mount point or socket next to the served directory.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.folder().join(name)
     }
@@ -89,7 +90,7 @@ impl Tree {
     }
 }
 
-/// Creates files of these sizes below a directory, which is created if missing, as are theirs.
+/// Creates files of these sizes below `root`, and the missing directories.
 pub fn fill(root: &Path, files: impl Iterator<Item = (PathBuf, usize)>) -> Result<()> {
     fs::create_dir_all(root).doing_to("make", root)?;
     let mut folder = root.to_owned();
@@ -105,6 +106,7 @@ pub fn fill(root: &Path, files: impl Iterator<Item = (PathBuf, usize)>) -> Resul
     Ok(())
 }
 
+/// Number of files that one pass of [`small_files`] creates and removes.
 const BATCH: u64 = 32;
 
 /// Creates a folder, writes small files into it, lists it, stats and reads each file, and removes all; the
@@ -215,7 +217,7 @@ impl ColdNames {
 }
 
 /// Reads attributes of files whose names have expired in the caller's kernel, so that each requires a
-/// request. All users of a mount share the names.
+/// request. All operations on a mount must share one [`ColdNames`]: each use of a name makes it valid again.
 pub fn stat(names: &Rc<ColdNames>) -> Work<'static> {
     let (names, count_max) = (Rc::clone(names), names.paths.len() as u64 / 16);
     let run = move |count, clock: &mut Clock| {
@@ -316,7 +318,7 @@ pub struct Script {
     pub about: String,
     /// Names and commands.
     pub steps: Vec<(String, String)>,
-    /// Command that runs after them until it is terminated.
+    /// Command that runs after the steps, until it is terminated.
     #[serde(default)]
     pub load: String,
     #[serde(skip)]

@@ -82,8 +82,8 @@ impl DiskGuest {
         })))
     }
 
-    /// Returns the operation of a row. With several requests in flight, the time is that of one in the
-    /// stream.
+    /// Returns the operation of a row. With several requests in flight, the time of a request is that of the
+    /// whole stream divided by the number of requests.
     pub fn work(this: &Rc<RefCell<Self>>, requests: Requests) -> Work<'static> {
         let guest = Rc::clone(this);
         let large = (requests.bytes > 4096).then_some(u64::from(requests.bytes));

@@ -35,6 +35,7 @@ const O_LARGEFILE: u32 = 0o100_000;
 
 pub const ROOT: u64 = 1;
 
+/// A FUSE request, and the sizes of its reply and data.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     pub opcode: Opcode,
@@ -160,7 +161,7 @@ impl Guest {
         (header, read(rest).unwrap_or_else(|_| T::new_zeroed()))
     }
 
-    /// Looks up a path name by name; returns the node.
+    /// Looks up the names of a path, one after the other; returns the node of the last.
     pub fn walk(&mut self, path: &Path) -> Result<u64> {
         let mut node = ROOT;
         for name in path {
@@ -391,8 +392,8 @@ fn finding(guest: &SharedGuest, mut once: impl FnMut(&mut Guest) -> Result<u64> 
     })
 }
 
-/// Reads 4 KiB at a time with all slots of the guest in flight: the time is that of one request in the
-/// stream.
+/// Reads 4 KiB at a time with a request in flight in each slot of the guest. The time of a request is that of
+/// the whole stream divided by the number of requests.
 pub fn outstanding(guest: &SharedGuest) -> Result<Work<'static>> {
     let (guest, mut file) = (Rc::clone(guest), OpenFile::new(guest, Tree::large(), O_RDONLY)?);
     let mut send = move |guest: &mut Guest, slot| {

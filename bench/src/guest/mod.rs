@@ -1,5 +1,5 @@
-//! Clients of servers at a socket, in this process: like a guest's kernel they use the queues of a virtio-fs
-//! or virtio-blk server directly, without a virtual machine; and one for NBD.
+//! Clients, in this process, of servers at a socket. Two use the queues of a virtio-fs or virtio-blk server
+//! as a guest's kernel does, without a virtual machine; one speaks NBD.
 
 mod disk;
 mod fuse;
@@ -18,7 +18,7 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 /// Memory of a queue besides request data: rings, indirect tables, headers.
 const OVERHEAD_BYTES: usize = 1 << 20;
 
-/// A queue with the slot of each chain.
+/// A queue, with the slot of each chain in it: the index of the buffers that the chain's request uses.
 struct Slots {
     queue: DriverQueue,
     slot_of: Vec<usize>,

@@ -66,7 +66,8 @@ impl NbdClient {
         })))
     }
 
-    /// Returns the operation of a row. Its time is that of one request in the stream.
+    /// Returns the operation of a row. The time of a request is that of the whole stream divided by the
+    /// number of requests.
     pub fn work(this: &Rc<RefCell<Self>>, requests: DiskRequests) -> Work<'static> {
         let client = Rc::clone(this);
         Work::new(move |count, clock| {
@@ -84,7 +85,8 @@ impl NbdClient {
             let more = (count - sent).min(requests.depth as u64 - (sent - answered));
             self.send(more, requests)?;
             sent += more;
-            // All replies received together are processed, and replaced by one call.
+            // All replies that were received together are processed, and as many requests are then sent by
+            // one system call.
             answered += self.hear(requests)?;
         }
         Ok(())

@@ -30,18 +30,20 @@ impl<'a> Entrant<'a> {
     }
 }
 
+/// Figures of one turn of a contestant.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
     /// Median of the operations, in nanoseconds.
     pub median_ns: f64,
     /// 99th percentile of the operations, in nanoseconds.
     pub p99_ns: f64,
-    /// Time per operation over the whole round, in nanoseconds.
+    /// Time per operation over the whole turn, in nanoseconds.
     pub mean_ns: f64,
     /// Costs per operation other than time.
     pub cost: Cost,
 }
 
+/// The turns of one contestant.
 pub struct Series {
     pub name: (String, String),
     /// Turns by round; all series of a contest have the same number.
@@ -72,11 +74,14 @@ pub struct Dropped {
     pub reason: String,
 }
 
+/// Parameters of a contest.
 #[derive(Clone, Copy, Debug)]
 pub struct Contest {
     /// Number of turns per contestant.
     pub rounds: usize,
+    /// Approximate length of a turn.
     pub turn: Duration,
+    /// Maximum number of operations per turn.
     pub count_max: u64,
     /// `true` if costs are printed, which is not useful if they include the start of a turn.
     pub costs: bool,
@@ -106,7 +111,7 @@ impl Contest {
         let mut dropped = Vec::new();
         keep(&mut runners, &mut dropped, |runner| runner.warm_up(self));
         for round in 0..self.rounds {
-            // Otherwise the same contestant would always be first after a pause.
+            // The order rotates, or the same contestant would be the first of each round.
             let first = if runners.is_empty() { 0 } else { round % runners.len() };
             runners.rotate_left(first);
             keep(&mut runners, &mut dropped, Runner::turn);
@@ -120,6 +125,7 @@ impl Contest {
     }
 }
 
+/// Takes a step with each contestant, and drops those that fail.
 fn keep<'a>(
     runners: &mut Vec<Runner<'a>>,
     dropped: &mut Vec<Dropped>,

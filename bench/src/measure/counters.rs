@@ -77,7 +77,7 @@ impl CostMeter {
         Self { servers, caller: Process::new(&caller) }
     }
 
-    /// Leaves out the initial thread, which looks at the others.
+    /// Excludes this process's initial thread, which measures, from the caller's costs.
     pub fn besides_initial_thread(mut self) -> Self {
         self.caller.left_out = Some(std::process::id().to_string().into());
         self
@@ -142,7 +142,7 @@ fn switches(thread: &Path) -> f64 {
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     pub memory_bytes: f64,
-    /// Part of it that is shared.
+    /// Part of `memory_bytes` that is shared memory (RssShmem).
     pub shared_bytes: f64,
     pub descriptors: f64,
 }
@@ -237,7 +237,7 @@ fn is_traced(process: u32, thread: u32) -> bool {
     status.lines().any(|line| line.strip_prefix("TracerPid:").is_some_and(|tracer| tracer.trim() != "0"))
 }
 
-/// Returns `true` if a line of the trace, `PID name(arguments…`, begins such a call.
+/// Returns `true` if a line of the trace, `PID name(arguments…`, begins a call that waits for stable storage.
 fn is_sync(line: &str) -> bool {
     let call = line.split_whitespace().nth(1).unwrap_or_default();
     match call.split_once('(') {

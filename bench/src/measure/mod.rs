@@ -57,8 +57,8 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Creates an operation with this many requests in flight: each has a lap only if it is alone, and the
-    /// figure is otherwise their rate.
+    /// Creates an operation with this many requests in flight. A request that is alone in flight is timed by
+    /// itself; several are timed together, and the figure is their rate.
     pub fn pipelined(
         outstanding: u32,
         mut requests: impl FnMut(u64, &mut Laps<'_>) -> Result<()> + 'a,
@@ -96,14 +96,14 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Laps of requests, unless several are in flight.
+/// Timer of the requests of [`Work::pipelined`].
 pub struct Laps<'c> {
     clock: &'c mut Clock,
     is_alone: bool,
 }
 
 impl Laps<'_> {
-    /// Ends a request.
+    /// Ends the lap of a request, if requests are timed by themselves.
     #[inline]
     pub fn lap(&mut self) {
         if self.is_alone {
@@ -244,6 +244,7 @@ fn quantile(sorted: &[f64], quantile: f64) -> Option<f64> {
     Some(below + (above - below) * place.fract())
 }
 
+/// `true` once a signal has requested the end of the run.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Handles SIGINT and SIGTERM from now on: the run ends after the present turn; a second signal ends it at

@@ -69,7 +69,7 @@ impl MovedMeter {
         *self.lock() = State { inside: memory.to_vec(), moved: Moved::default() };
     }
 
-    /// Returns the counters since then.
+    /// Returns the numbers of bytes since the last [`MovedMeter::look_at`].
     pub fn moved(&self) -> Moved {
         self.lock().moved
     }

@@ -1,9 +1,10 @@
-//! Links of a given speed between two network namespaces of the run: callers are in this one, servers in the
-//! other. Use inside [`run_inside`], so that all disappears with the run.
+//! Network namespaces of a run, and links of a given speed between them.
 //!
-//! Network namespace of the run. nfs-ganesha registers with rpcbind, of which there is one per network: in
-//! its own namespace it conflicts with no other, and ends with the run. The programs compared with it run
-//! there too.
+//! [`run_inside`] runs the program in a new network namespace, in which callers, and servers at the loopback,
+//! run. nfs-ganesha registers with rpcbind, of which there is one per network: in a namespace of the run it
+//! conflicts with no other rpcbind, and ends with the run. [`Network`] adds a second namespace for the
+//! servers at the other end of a [`Link`]; it must be used inside [`run_inside`], so that it disappears with
+//! the run.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr};
@@ -67,6 +68,7 @@ struct Shaper {
 
 /// Maximum delay of a packet in a shaper before it is dropped.
 const LATENCY_MS: u32 = 5;
+/// Name of the second network namespace.
 const FAR: &str = "far";
 /// Congestion control, which each network may choose, because the default of hosts differs.
 const CONGESTION: &str = "reno";
@@ -157,7 +159,7 @@ pub fn run_inside(arguments: &[impl AsRef<OsStr>]) -> Result<()> {
             break status;
         }
         if let Err(interrupted) = go_on() {
-            // It ends its servers by itself.
+            // The child ends its servers.
             let _gone = tombolo_sys::process::terminate(child.id());
             let _ended = child.wait();
             return Err(interrupted);

@@ -350,7 +350,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // It ends with its input.
+        // The process ends with its standard input.
         drop(self.to.take());
         let _ended = self.child.wait();
     }
@@ -361,7 +361,7 @@ pub fn moves(mut driver: Driver, job: Job, count_max: u64) -> Work<'static> {
     let Job { direction, limit, piece_bytes, file_bytes } = job;
     let word = if direction == Direction::Read { "fetch" } else { "store" };
     let command = match driver.is_libnfs {
-        // It has other commands for data in memory.
+        // libnfs's driver names these commands differently, as it also has some for data in memory.
         true => format!("{word} {limit} {} {piece_bytes} {file_bytes}", job.pieces()),
         false => job.to_string(),
     };

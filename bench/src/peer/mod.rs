@@ -51,7 +51,7 @@ struct Known {
     hint: String,
 }
 
-/// Returns the list.
+/// Returns the list of programs and servers.
 fn peers() -> &'static Peers {
     static PEERS: LazyLock<Peers> = LazyLock::new(|| {
         let text = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/peers/peers.toml"));

@@ -68,7 +68,7 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Returns the requests that its server has answered; none without a control socket.
+    /// Returns the requests that the mount's server has answered; none without a control socket.
     pub fn requests(&self) -> Result<Requests> {
         self.control.as_deref().map_or_else(|| Ok(Requests::default()), Requests::ask)
     }

@@ -83,7 +83,7 @@ impl Nfs {
         Ok(Self { server, _registry: None, state: None, nfs: address, mount: address, export })
     }
 
-    /// Waits until it can be mounted. A server may listen before it has its exports.
+    /// Waits until the export can be mounted. A server may listen before it has its exports.
     pub fn ready(mut self) -> Result<Self> {
         let (addresses, export) = ((self.nfs, self.mount), &self.export);
         self.server.wait_until("export", || Mounted::at(addresses, export, Wait::Sleep).is_ok())?;

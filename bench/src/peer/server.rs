@@ -16,6 +16,7 @@ use crate::peer::{TOMBOLO, find, peers};
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// A child process, which is stopped on drop.
 #[derive(Debug)]
 pub struct Server {
     name: String,
@@ -157,11 +158,11 @@ pub(super) fn beside(path: &Path, more: &str) -> PathBuf {
     longer.into()
 }
 
-/// A server with one place where its clients find it.
+/// A server, and the socket or shared file at which its clients connect.
 #[derive(Debug)]
 pub struct AtSocket {
     pub server: Server,
-    /// Socket, or the file of the memory.
+    /// Path of the socket, or of the shared file.
     pub place: PathBuf,
     /// Name of the served directory.
     pub export: String,
@@ -230,7 +231,8 @@ impl AtSocket {
         Self::links(shared, socket, &["--doorbell", mode.name()])
     }
 
-    /// Starts a server over a new file of `bytes`, without a doorbell; `bell` is a bell beside it.
+    /// Starts a server of a link over a new shared file of `bytes`, without doorbells of the kernel; `bell`
+    /// is the socket of a bell, a doorbell over a stream of bytes, if there is one.
     pub fn over_memory(
         shared: &Path,
         (memory, bytes): (&Path, u64),

@@ -40,6 +40,7 @@ pub struct Report {
     pub absent: Vec<String>,
 }
 
+/// A cell of the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
     pub row: String,

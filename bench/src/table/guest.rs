@@ -215,7 +215,7 @@ fn phases(text: &str) -> Vec<(String, f64)> {
     found
 }
 
-/// Name of the guest's own disk; those of servers are the programs'.
+/// Name of the guest's own disk; the other disks have the names of their servers' programs.
 const OWN: &str = "own";
 /// Result of a phase of the disks: operations or bytes per second, and the server's processor share.
 struct DiskPhase {

@@ -2,7 +2,7 @@
 //!
 //! `fuse --mount`: a FUSE mount of a local directory, Tombolo compared with libfuse's `passthrough_ll`, and
 //! with the directory itself. `ring --only mounts`: mounts of one export over a link and over NFS, both ours.
-//! Jobs of shell commands are the rows of others.
+//! [`measure_steps`] has the steps of a job of shell commands as rows, for other tables.
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -54,9 +54,11 @@ pub enum Over {
     Nfs,
 }
 
-/// Location of a row. Dropping it unmounts, and then ends the server.
+/// One column's access to the directory: the directory itself, or a mount of it. Dropping it unmounts, and
+/// then ends the server.
 pub struct Side {
     pub name: String,
+    /// Path of the directory, or of its mount point.
     pub root: PathBuf,
     mount: Option<Mount>,
     /// Process of the server behind the mount.

@@ -1,4 +1,4 @@
-//! Manual encoding in network byte order, like the paper's "simpler" programs.
+//! Manual encoding in network byte order, like the "simpler" programs of Faber's paper.
 
 use tombolo_wire_nfs3::{Fattr3, FileType3, NfsTime3, SpecData3};
 use tombolo_wire_xdr::padded;
@@ -8,11 +8,13 @@ use crate::nfs::client::Handle;
 
 /// AUTH_SYS: stamp, "bench", uid, gid, no groups.
 const CREDENTIAL_BYTES: u32 = 28;
+/// Words of a call after its xid: CALL, RPC version, program NFS, version, procedure, flavor AUTH_SYS.
 const CALL_WORDS: [u32; 6] = [0, 2, 100_003, 3, 0, 1];
 const WRITE: u32 = 7;
 const READ: u32 = 6;
 /// Index of the procedure in [`CALL_WORDS`].
 const PROCEDURE: usize = 4;
+/// Bit of a record mark: the fragment is the record's last.
 const LAST: u32 = 1 << 31;
 const ATTRIBUTES_BYTES: usize = 84;
 const WCC_BYTES: usize = 24;

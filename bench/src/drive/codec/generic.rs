@@ -1,4 +1,5 @@
-//! Generic XDR library: a function call for each item through `Write` and `Read`, file data included.
+//! Codec by the generic XDR library `nfs3_types`, which passes each item, file data included, through a call
+//! of `Write` or `Read`.
 
 use std::borrow::Cow;
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! Product codec as the client uses it: a buffer for the head, data separate.
+//! Tombolo's codec as its NFS client uses it: header and arguments in a buffer, file data separate.
 
 use tombolo_wire_nfs3::args::{ReadArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::results::{ReadReply, WriteReply};

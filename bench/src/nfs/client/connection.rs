@@ -1,7 +1,7 @@
-//! Pipelined calls on a connection.
+//! Pipelined calls on a connection ([`Connection`]).
 //!
-//! Record marking (RFC 5531 §11) for a client that examines the start of replies and drops the remainder:
-//! `wire/rpc`'s assembler stores complete records, which would copy all file data.
+//! [`Records`] splits the stream of replies by its record marks (RFC 5531 §11), and stores the start of each
+//! reply only: `wire/rpc`'s assembler stores complete records, which would copy all file data.
 
 use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
@@ -73,7 +73,7 @@ impl Connection {
     }
 
     /// Makes a call `count` times with `outstanding` in flight, and calls `lap` after each reply. `before`
-    /// receives the number of each before it is sent. Replies may arrive in any order; all must be
+    /// receives the call and its number before it is sent. Replies may arrive in any order; all must be
     /// successful, and of equal length if they contain data.
     pub fn repeat(
         &mut self,
@@ -110,8 +110,8 @@ impl Connection {
         }
     }
 
-    /// Receives available replies without waiting; returns the slots that are free again. Used with
-    /// [`Connection::send`].
+    /// Receives available replies to calls of [`Connection::send`] without waiting; returns the slots that
+    /// are free again.
     pub fn receive(&mut self, call: &Call, records: &mut Records) -> Result<Vec<u32>> {
         let mut places = Vec::new();
         while let Some(got) = self.stream.try_read(&mut self.buffer).doing(|| "receive".to_owned())? {

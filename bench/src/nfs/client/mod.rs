@@ -43,6 +43,7 @@ pub fn root<'a>() -> Credential<'a> {
     Credential::Sys(AuthSys { stamp: 0, machine: b"bench", uid: 0, gid: 0, gids: Gids::default() })
 }
 
+/// A call, encoded once and sent many times.
 #[derive(Clone, Debug)]
 pub struct Call {
     name: String,
@@ -280,7 +281,7 @@ pub fn readdirplus(folder: &Handle, from: &Page, reply_bytes: u32) -> Call {
     }))
 }
 
-/// Returns the handle in a CREATE reply; both servers send it.
+/// Returns the handle in a CREATE reply, which Tombolo and nfs-ganesha send although it is optional.
 pub fn created(reply: &Reply) -> Result<Handle> {
     let made = ok(reply, reply.read::<CreateReply<'_>>()?)?;
     made.object.map(FileHandle::to_owned).ok_or_else(|| failed(reply, "no handle"))
@@ -313,6 +314,7 @@ fn failed(reply: &Reply, answer: impl Debug) -> Error {
     Error::Wrong { what: reply.name.clone(), answer: format!("{answer:?}") }
 }
 
+/// A page of a directory listing: the position after it, and counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Page {
     pub cookie: Cookie3,

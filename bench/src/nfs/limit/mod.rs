@@ -1,8 +1,8 @@
 //! Null servers, which show the cost of network and callers alone. Each runs in its own process,
 //! `tombolo-bench limit KIND ADDRESS`, so that it is placed and measured like any server.
 //!
-//! Exchange of requests and replies of fixed sizes, from a call and its answer to a file and one byte that
-//! confirms it: an upper bound for any protocol.
+//! [`Limit::Swap`] exchanges requests and replies of fixed sizes over bare TCP, from a call and its reply to
+//! a file and one byte that confirms it: an upper bound for any protocol. [`null`] is the null server of NFS.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -68,8 +68,8 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Name of the file in which requests are stored, in the server's folder.
 const FILE: &str = "swap";
 
-/// Answers requests until the client disconnects. Its first nine bytes are the sizes of requests and replies,
-/// and 1 if each request is stored in a file of `folder`.
+/// Answers requests until the client disconnects. The client's first nine bytes are the sizes of requests and
+/// replies, and 1 if each request is to be stored in a file of `folder`.
 fn converse_swap(mut stream: Stream, folder: &Path) -> io::Result<()> {
     let mut terms = [0; 9];
     let mut have = 0;
@@ -123,7 +123,7 @@ pub fn swap(
     Ok(Work::pipelined(outstanding, exchange).bytes(data_bytes))
 }
 
-/// Client of such a server.
+/// Client of a [`Limit::Swap`] server.
 pub struct Swap {
     stream: Stream,
     requests: Vec<u8>,

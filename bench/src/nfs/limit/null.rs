@@ -54,12 +54,12 @@ pub fn converse(mut stream: Stream) -> io::Result<()> {
     }
 }
 
-/// Above any client's request.
+/// Maximum file size in FSINFO, above any client's request.
 const PLENTY: u64 = 1 << 50;
 const FINEST: NfsTime3 = NfsTime3 { seconds: 0, nseconds: 1 };
 
-/// Appends the reply to a call of `call_bytes` without file data; returns how many bytes of those must
-/// follow, without padding.
+/// Appends the reply to a call of `call_bytes`, without file data; returns how many bytes of file data must
+/// follow the reply, without padding.
 pub fn answer(call: &[u8], call_bytes: usize, replies: &mut Vec<u8>) -> io::Result<usize> {
     let mut xdr = Decoder::new(call);
     let not_served = |error| io::Error::new(io::ErrorKind::InvalidData, error);
@@ -106,7 +106,7 @@ fn results(
         Call::Read(read) => return Some(read_reply(&read, out)),
         Call::Write(_) | Call::Commit(_) | Call::Setattr(_) => change(&call, out)?,
         Call::Fsinfo(_) => drop(out.value(&FsinfoReply::Ok(volume()))),
-        // Clients do without, and nobody asks for FSSTAT.
+        // Clients do not need PATHCONF, and send no FSSTAT.
         Call::Pathconf(_) => drop(out.value(&PathconfReply::Failed(Status::NotSupp, None))),
         Call::Null => {}
         Call::Getattr(file) => drop(out.value(&GetattrReply::Ok(Node::of(file).attributes()))),
@@ -179,6 +179,7 @@ fn volume() -> FsinfoOk {
 pub const READ_PREFIX: &str = "read-";
 const EPOCH: NfsTime3 = NfsTime3 { seconds: 0, nseconds: 0 };
 
+/// A fictitious node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
     directory: bool,

@@ -45,7 +45,8 @@ pub const PARTS: &[(&str, Part)] = &[
     ("build", |plan| part(plan, programs::build)),
 ];
 
-/// Measures a part inside the run's network namespaces. One that fails does not prevent the others.
+/// Measures a part inside the run's network namespaces. A part that fails is reported, and the others are
+/// still measured.
 fn part<'a>(plan: &'a Plan, run: impl FnOnce(&TestHost<'a>) -> Result<Report>) -> Result<Report> {
     // Clears earlier pinning: programs started now may run anywhere.
     Placement::leave()?;
@@ -66,10 +67,11 @@ enum Serves {
     Disk,
     /// Null server, which drops the data.
     Nothing,
+    /// Bare TCP without a protocol ([`Limit::Swap`]).
     Bare,
 }
 
-/// Transfer of a file, again and again: row of a sheet.
+/// Repeated transfer of a file: a row of a sheet.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Transfer {
@@ -83,11 +85,12 @@ struct Transfer {
     file_kib: [Vec<usize>; 2],
     /// Maximum number of files per turn, if it does not follow from their size.
     count_max: Option<u64>,
-    /// Clients that cannot do it.
+    /// Clients that cannot make this transfer.
     #[serde(default)]
     except: Vec<Kind>,
-    /// Rows of the clients' context switches and processor time per megabyte.
+    /// Name of the row with the clients' context switches per megabyte, if wanted.
     switches: Option<String>,
+    /// Name of the row with the clients' processor time per megabyte, if wanted.
     cpu: Option<String>,
 }
 
@@ -97,7 +100,7 @@ impl Named for Transfer {
     }
 }
 
-/// Client that transfers it: column of a sheet.
+/// Client that makes the transfers: a column of a sheet.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Mover {
@@ -189,7 +192,7 @@ impl TestHost<'_> {
                 servers.push((serves, self.server(transfer.link, serves)?));
             }
         }
-        // Few long files suffice.
+        // A turn needs fewer files the longer they are.
         let count_max = transfer.count_max.unwrap_or(((64 << 10) / kib).clamp(1, 10_000) as u64);
         let mut entrants = Vec::new();
         for mover in movers {
@@ -282,7 +285,9 @@ fn add_costs(report: &mut Report, series: &[Series], Transfer { switches, cpu, .
 
 /// Variant without a fixed limit.
 const ADAPTIVE: &str = "adaptive";
-/// Minimum multiple of the best throughput of a thread per request; and of its context switches.
+/// Targets: our best throughput relative to that of the client with a thread per request; that client's
+/// context switches relative to ours; and our throughput with the adaptive limit relative to that with the
+/// best fixed one.
 const THROUGHPUT_TARGET: f64 = 1.3;
 const SWITCHES_TARGET: f64 = 2.5;
 const ADAPTIVE_TARGET: f64 = 0.9;
@@ -338,7 +343,7 @@ fn median_at_least(values: &[f64]) -> Option<f64> {
     bound
 }
 
-/// Adds the gain of each step from the paper's client to its successor.
+/// Adds the gain of each step of the paper's Table 2 over the step before.
 fn table_2(_host: &TestHost<'_>, sheet: Transfers<'_>, report: Report) -> Result<Report> {
     const THROUGHPUT: &str = "throughput";
     let steps: Vec<String> = sheet.columns.iter().map(|step| step.variant.clone()).collect();
@@ -362,7 +367,7 @@ fn table_2(_host: &TestHost<'_>, sheet: Transfers<'_>, report: Report) -> Result
     Ok(report)
 }
 
-/// Adds the file systems without a network.
+/// Adds rows for writes to this host's own file systems, without a network.
 fn figure_1(host: &TestHost<'_>, sheet: Transfers<'_>, mut report: Report) -> Result<Report> {
     let contest = sheet.contest(Contest { costs: false, ..host.contest() });
     let job = sheet.rows.last().map(|rung| rung.job(host.scaled(&rung.file_kib)[0], 0));

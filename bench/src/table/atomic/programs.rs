@@ -1,4 +1,5 @@
-//! Copies of each byte; a tree that programs copy; a build over a mount.
+//! Parts of `atomic` that measure whole programs: the copies that a client makes of each byte, the copy of a
+//! tree to the server, and a build over a mount.
 
 use std::fs;
 use std::ops::Range;
@@ -65,7 +66,7 @@ fn moved_directly(host: &TestHost<'_>, server: &Nfs, kind: Kind, job: Job) -> Re
     host.lay_out(Serves::Memory, &job)?;
     let mut driver = Driver::start(kind, server, WRITTEN)?;
     let meter = MovedMeter::follow(driver.process())?;
-    // Mounts, and finds the limit.
+    // The first run mounts; the memory of the data has its address from then on.
     driver.run(&job.to_string())?;
     meter.look_at(std::slice::from_ref(&memory(&mut driver, job.file_bytes)?));
     driver.run(&job.to_string())?;

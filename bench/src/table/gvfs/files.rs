@@ -30,22 +30,24 @@ use crate::sheet::{Row, Sheet, turns};
 /// File equal to [`FILE`], since one is dropped from the page cache and the other is not.
 const DROPPED_FILE: &str = "large.dropped";
 const OUTSTANDING: u32 = 8;
-/// State of the file's pages in the mount's kernel.
+/// Variants: state of the file's pages in the kernel at the begin of a pass.
 const KEPT: &str = "pages kept";
 const DROPPED: &str = "pages dropped";
-/// Delay after a close, which reaches the server asynchronously; the kernel reads a file by itself only if no
-/// earlier opening reads it otherwise.
+/// Delay after a close, whose RELEASE reaches the server asynchronously: the next opening gets passthrough
+/// only if no opening without it remains.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Operation of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Read {
-    /// Through a mount: pieces of 1 MiB in order, or of 4 KiB at random.
+    /// Through a mount, in pieces of 1 MiB, in order.
     Sequential,
+    /// Through a mount, in pieces of 4 KiB, in random order.
     Random,
-    /// Over NFS.
+    /// By NFS READs of 1 MiB.
     Large,
+    /// By NFS READs of 4 KiB.
     Small,
 }
 
@@ -129,7 +131,7 @@ impl Bed<'_> {
             for (column, server) in servers.into_iter().filter(|server| self.columns.contains(&server.0)) {
                 let work = transfer(server, FILE, Wait::Sleep, Direction::Read, piece_bytes, OUTSTANDING);
                 let work = work.and_then(|(mut work, _)| {
-                    // Fetches all of it.
+                    // Fetches all of the file into the proxy's cache.
                     work.run((Tree::LARGE_BYTES / piece_bytes as usize) as u64, &mut Clock::new())?;
                     Ok(work)
                 });
@@ -151,7 +153,7 @@ impl Bed<'_> {
 /// Reads the pieces of a file repeatedly, each once per pass.
 fn reads(path: &Path, read: Read, drops: bool) -> Result<Work<'static>> {
     let piece_bytes = read.piece_bytes();
-    // Fetches all of it.
+    // Fetches all of the file into the proxy's cache.
     read_first(path, Tree::LARGE_BYTES as u64, &mut vec![0; PIECE_BYTES])?;
     thread::sleep(CLOSE_PATIENCE);
     let (file, path) = (File::open(path).doing_to("open", path)?, path.to_owned());
@@ -196,10 +198,12 @@ const COLUMNS: [&str; 2] = ["plain", "TLS 1.3, both sides with certificates"];
 /// Ports without and with TLS, in the server's own network.
 const PORTS: [u16; 2] = [2049, 2050];
 
-/// Network of a measurement.
+/// Network between client and server in a measurement of TLS.
 struct Far {
     name: &'static str,
+    /// WAN or LAN link; `None` for the loopback.
     line: Option<Wan>,
+    /// Number of pieces of [`PIECE_BYTES`] to read.
     pieces: usize,
 }
 

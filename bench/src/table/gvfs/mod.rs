@@ -103,6 +103,7 @@ fn measure<R: Named + DeserializeOwned>(
     Ok(())
 }
 
+/// Runs a job cold and warm on one column, and adds the times and the requests at the origin.
 fn both(report: &mut Report, site: &Site, column: Column, rows: &str, job: &Job<'_>) -> Result<()> {
     let mut add = |variant: &str, took: &[Duration]| {
         for (row, took) in job.rows.iter().zip(took.iter().map(Duration::as_secs_f64)) {
@@ -223,7 +224,7 @@ fn write(sheet: &mut Sheet<'_, String, Column>, report: &mut Report) -> Result<(
     random_file(&given, (sheet.number("pieces") * PIECE_BYTES) as u64)?;
     let mut steps = Script { archive: project.name().to_owned(), ..sheet.script("write")? }.with_archive()?;
     steps.arguments.push(given.into());
-    // Each time in a separate directory of the tree.
+    // In a new directory of the tree, which `timed` removes.
     let run = |root: &Path| steps.timed(&root.join("work"));
     let job = Job { rows: &steps.names(), run: &run, bytes: None, bare_bytes: 0 };
     measure(sheet, report, &site, &job)?;

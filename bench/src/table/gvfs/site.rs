@@ -1,6 +1,5 @@
-//! Tree at the far end of an emulated WAN link, and access to it at the near end.
-//!
-//! Other mounts of remote trees: sshfs, and rclone with its full cache. All are measured without encryption.
+//! Tree at the far end of an emulated WAN link ([`Site`]), and access to it at the near end ([`Column`]): our
+//! mounts and proxies, and as peers sshfs, and rclone with its full cache. None is encrypted.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -82,7 +81,7 @@ impl Column {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// Returns `true` if requests to the origin are counted.
+    /// Returns `true` if the column's requests reach the origin over the WAN link, and are counted there.
     pub fn is_far(self) -> bool {
         let near = matches!(self, Self::Local | Self::Dir | Self::Bare | Self::Lan | Self::ReadOnly);
         !near && !matches!(self, Self::Sshfs | Self::Rclone)
@@ -130,7 +129,7 @@ struct SecondLevel {
     _cache: TempDir,
 }
 
-/// Mounts with a command that has only the program.
+/// Mounts `url` at `point`, with a command that has only the program so far.
 pub fn mounted(mut command: Command, url: &str, point: &Path) -> Result<Side> {
     command.args(["mount", "-f", url]).arg(point);
     Ok(Side::of(Mount::by_command(command, point)?, ()))
@@ -315,7 +314,7 @@ fn served(end: &End, shared: &Path, beside: &Path) -> Result<Nfs> {
     Nfs::by_command(command, SocketAddr::from((end.address(), PORT)), shared, beside)
 }
 
-/// Returns a proxy without a front end, by a command that has only the program.
+/// Completes a command that has only the program to that of a proxy without a front end.
 pub fn proxy_of(mut command: Command, url: &str, cache: &Path, contract: &str) -> Command {
     command.args(["proxy", url, "--contract", contract, "--cache"]).arg(cache);
     // Several columns are proxies of one tree, which does not change meanwhile.

@@ -1,5 +1,5 @@
-//! `vm-build`, `vm-latex`, `vm-seismic`: the paper's jobs by its method, in a virtual machine whose disk is a
-//! file on the remote store.
+//! `vm-build`, `vm-latex`, `vm-seismic`: the jobs of the paper on GVFS, by its method, in a virtual machine
+//! whose disk is a file of the remote tree.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,9 @@
-//! Hosts for clones: a network and empty directories; images of virtual machines that have run a service,
-//! made by `tests/guests/golden`; polling for the first answer of a guest's service; and what clones are
-//! compared with: scp(1) over the WAN link, and QEMU without Tombolo, the same command line on plain copies
-//! of an image's files, with a disk of QEMU's storage daemon.
+//! Environment of the measurements of clones.
+//!
+//! [`Host`] makes clones, on a network and in directories of its own; [`make_image`] makes images of virtual
+//! machines that have run a service; [`answered`] polls for the first answer of a guest's service. Clones are
+//! compared with [`Scp`], a copy of the image over the WAN link, and with [`Floor`], QEMU without Tombolo:
+//! the same command line on plain copies of an image's files, with a disk of QEMU's storage daemon.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
@@ -36,7 +38,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 const USE_EVERY: Duration = Duration::from_secs(1);
 const FIRST_PORT: u16 = 8080;
 
-/// A host; dropping it ends its clones and all their processes.
+/// A host for clones: an end of the WAN link, with directories of its own. Dropping it ends its clones and
+/// all their processes.
 pub struct Host<'a> {
     place: TempDir,
     network: &'a End,
@@ -232,7 +235,7 @@ pub struct Size {
 
 pub const QUICK: Size = Size { memory: "128M", disk: "16M", filled: "4M" };
 pub const USUAL: Size = Size { memory: "192M", disk: "64M", filled: "16M" };
-/// The paper's size.
+/// The size in the paper on GVFS.
 pub const FULL: Size = Size { memory: "320M", disk: "1600M", filled: "400M" };
 
 /// Creates an image, recorded for prefetching.
@@ -249,8 +252,8 @@ pub fn image_bytes(image: &Path) -> Result<u64> {
     Ok(entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|file| file.size()).sum())
 }
 
-/// Interval between attempts. A request to a guest without a network card is lost, and its VMM retries much
-/// later.
+/// Interval between attempts to reach a service. A request to a guest that has no network card yet is lost,
+/// and the VMM would repeat it much later.
 const EVERY: Duration = Duration::from_millis(50);
 /// Time limit of one answer: the guest may fetch data over a slow link for it.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
@@ -292,7 +295,7 @@ fn ask(address: SocketAddr, answer: &Sender<String>) {
 const SSH_PORT: u16 = 2022;
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// A server with its own key.
+/// An SSH server at the far end of the WAN link, with its own key, for copies by scp(1) to the near end.
 pub struct Scp<'a> {
     _server: Server,
     near: &'a End,
@@ -356,7 +359,7 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Address in QEMU's own range.
 const MAC: &str = "52:54:00:12:34:56";
 
-/// A copy of an image, and QEMU's command line for it.
+/// The lower bound of a clone's start-up time: copies of an image's files, and QEMU's command line for them.
 pub struct Floor {
     image: PathBuf,
     dir: PathBuf,

@@ -121,7 +121,7 @@ impl Bed {
     }
 }
 
-/// Figure of one turn: row, variant and value, in seconds or bytes.
+/// Figure of one turn: row, variant, unit and value.
 type Cell = (&'static str, &'static str, Unit, f64);
 
 /// Returns the figures of a clone.
@@ -349,6 +349,7 @@ enum Order {
     AtOnce,
 }
 
+/// Makes the clones twice, first with cold and then with warm caches.
 fn both(
     bed: &Bed,
     host: &Host<'_>,
@@ -362,6 +363,7 @@ fn both(
         .try_for_each(|variant| one(bed, host, (column, variant), images, (order, &[]), report))
 }
 
+/// Makes the clones once, and adds their figures to the report.
 fn one(
     bed: &Bed,
     host: &Host<'_>,
