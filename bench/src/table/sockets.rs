@@ -1,9 +1,10 @@
-//! Servers at a socket, whose client is in this process, without a guest:
+//! Tables of servers at a socket, whose client is this process instead of a guest:
 //!
-//! - `disk`: virtio-blk directly on the queue, Tombolo's server compared with QEMU's storage daemon; and its
-//!   redo log compared with a raw image.
+//! - `disk`: virtio-blk, with requests put directly into the virtqueue: Tombolo's server compared with QEMU's
+//!   storage daemon; and its redo log compared with a raw image.
 //! - `nbd`: a disk over NBD, Tombolo compared with nbdkit.
-//! - `fuse --virtio`: virtio-fs directly on the queues, Tombolo's server compared with virtiofsd.
+//! - `fuse --virtio`: virtio-fs, with requests put directly into the virtqueues: Tombolo's server compared
+//!   with virtiofsd.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -24,11 +25,12 @@ use crate::report::Report;
 use crate::sheet::{Row, Sheet};
 use crate::table::folder;
 
-/// A server, and the operations of its client.
+/// A server with its client, by the column and variant of its figures.
 struct Side<W> {
     column: String,
     variant: String,
     place: Option<Placement>,
+    /// Process id.
     server: u32,
     /// Function that returns the operation of a row.
     work: Box<dyn Fn(W) -> Result<Work<'static>>>,
@@ -60,7 +62,7 @@ fn measure<W: Copy>(
 
 const LARGE_BYTES: u32 = 1 << 20;
 const DEPTH: usize = 32;
-/// Column of an empty overlay over a raw image.
+/// Column of a server whose redo log, an initially empty overlay, receives the writes to a raw image.
 const REDO_LOG: &str = "tombolo, redo log";
 
 pub fn disk(sheet: &mut Sheet<'_, Row<DiskRequests>>, report: &mut Report) -> Result<()> {
@@ -105,7 +107,7 @@ fn disk_side(
     })
 }
 
-/// Name of the image, and of its export.
+/// Name of the image file, which is also the NBD export's name.
 const EXPORT: &str = "disk.img";
 
 pub fn nbd(sheet: &mut Sheet<'_, Row<DiskRequests>>, report: &mut Report) -> Result<()> {
@@ -152,7 +154,8 @@ pub enum Request {
     WriteLarge,
 }
 
-/// Waiting mode of the guest, and placement. A polling guest cannot share its core.
+/// Waiting mode of the client ("guest"), and placement. A polling client would keep the server from a shared
+/// core.
 const VARIANTS: [(&str, Wait, Placement); 3] = [
     ("guest polls, two cores", Wait::Poll, Placement::TwoCores),
     ("guest sleeps, two cores", Wait::Event, Placement::TwoCores),
@@ -167,7 +170,7 @@ pub fn virtio(sheet: &mut Sheet<'_, Row<Request>>, report: &mut Report) -> Resul
     measure(sheet, report, sides)
 }
 
-/// Starts a server and a guest.
+/// Starts a server, named by the column as `PROGRAM [MODE]`, and its client.
 fn virtio_side(
     column: &str,
     (variant, wait, place): (&str, Wait, Placement),

@@ -1,7 +1,5 @@
-//! `waist`: cost of a layer. A null file system answers through zero to four layers, immediately and
-//! asynchronously.
-//!
-//! Null file system with one node.
+//! `waist`: cost of a layer over a file system. GETATTR is called through zero to four layers that only
+//! forward, over [`Null`], which answers at once or by a future that is ready when first polled.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -23,7 +21,7 @@ use crate::sheet::Sheet;
 
 /// Number of layers in the deepest stack.
 const LAYERS: usize = 4;
-/// Operations per reading of the clock, which takes as long as several of them.
+/// Number of operations per reading of the clock, since one reading takes as long as several operations.
 const AT_ONCE: u64 = 1000;
 /// Maximum cost of four layers over a direct call, in nanoseconds.
 const TARGET_NS: f64 = 30.0;
@@ -32,7 +30,7 @@ const ROW: &str = "getattr that does nothing";
 const DIRECT: &str = "direct call";
 
 pub fn run(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
-    // The compiler knows the callee, but not its result.
+    // `direct` is of a known type, so that the call can be inlined; `black_box` hides its result.
     let direct = Null(How::AtOnce);
     let mut entrants = vec![entrant(DIRECT, move |cx, node| black_box(&direct).getattr(cx, node, None))];
     for how in [How::AtOnce, How::Later] {
@@ -123,14 +121,15 @@ fn failed(error: &FsError) -> Error {
     Error::Wrong { what: "the null file system".to_owned(), answer: error.to_string() }
 }
 
-/// Time of the answer.
+/// Kind of answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     AtOnce,
+    /// A future, which is ready when first polled.
     Later,
 }
 
-/// Export of the null file system.
+/// Export of [`Null`].
 #[derive(Clone, Copy, Debug)]
 pub struct NullExport(pub How);
 
@@ -140,6 +139,7 @@ impl Export for NullExport {
     }
 }
 
+/// A file system with one node, which answers GETATTR with constants and refuses all other calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Null(pub How);
 

@@ -1,7 +1,11 @@
-//! Null request from a User Mode Linux guest to its host: compared with one between two processes of the host
-//! over the same memory, the file of the guest's `/dev/mmapper`; and while both sleep, by a bell and without
-//! a doorbell. Clients have commands in shared memory, the only channel into a guest, and a clock of their
-//! own, because that of a guest's kernel is too slow.
+//! Null request from a User Mode Linux (UML) guest to its host, over a file that is the guest's
+//! `/dev/mmapper`. [`run`] compares it with a null request between two processes of the host over the same
+//! file, both polling. [`bell`] measures the guest while both sides sleep, woken by a bell or by nothing but
+//! a timer.
+//!
+//! A client is a process that runs [`serve_orders`], on the host or in the guest. It takes its commands from
+//! a [`Mailbox`] in the shared memory, the only channel into a guest. It measures with the processor's cycle
+//! counter ([`Ticks`]), because the clock of a UML kernel is too slow.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -35,11 +39,13 @@ const HOST: &str = "two processes of the host";
 const GUEST: &str = "a UML guest and its host";
 const VARIANTS: [&str; 3] = ["p1", "p50", "p99"];
 
-/// Size of the link's part of the memory.
+/// Size of the link's part of the memory, which is before the mailboxes.
 const LINK_BYTES: u64 = 16 << 20;
-/// Time limits for a guest to boot, a turn, and a client to exit.
+/// Time limit for a client to be ready, which includes the boot of a guest.
 const BOOT: Duration = Duration::from_secs(60);
+/// Time limit of a turn.
 const TURN: Duration = Duration::from_secs(30);
+/// Time limit for a client to exit by itself.
 const LEAVE: Duration = Duration::from_secs(10);
 /// Time limit of the guest, in seconds.
 const LIFE_S: &str = "600";
@@ -72,7 +78,8 @@ pub fn run(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Starts a server over memory in a folder, which the pages of the clients follow.
+/// Starts a server over a file in `place`; returns the mapped file too. The mailboxes follow the link's
+/// memory.
 fn serve(place: &Place, mode: Mode, bell: Option<&Path>) -> Result<(AtSocket, Region)> {
     let (path, bytes) = (place.beside("memory"), LINK_BYTES + PAGE * CLIENTS);
     let server = AtSocket::over_memory(&place.shared(), (&path, LINK_BYTES), mode, bell)?;
@@ -85,10 +92,11 @@ fn serve(place: &Place, mode: Mode, bell: Option<&Path>) -> Result<(AtSocket, Re
     Ok((server, memory))
 }
 
-/// A client with its output.
+/// A client process, as seen by the benchmark.
 struct Client {
     name: &'static str,
     process: Server,
+    /// Lines of the client's standard output, sent by a thread.
     answers: Receiver<String>,
     mailbox: Mailbox,
 }
@@ -100,7 +108,7 @@ impl Client {
         Self::start(HOST, 0, command, memory)
     }
 
-    /// Boots a guest; `bell` is its bell.
+    /// Boots a guest with a client in it; `bell` is the socket of the guest's bell.
     fn guest(path: &Path, memory: &Region, folder: &Path, bell: Option<&Path>) -> Result<Self> {
         let mut command = Command::new(in_checkout("tests/guests/run")?);
         let memory_option = format!("{},{}", path.display(), LINK_BYTES + PAGE * CLIENTS);
@@ -136,7 +144,8 @@ impl Client {
         }
     }
 
-    /// Returns p1, p50 and p99 of this many requests.
+    /// Sends a command for `count` requests; returns their p1, p50 and p99 in nanoseconds. `how` is that of
+    /// [`Mailbox`].
     fn turn(&mut self, count: usize, how: u32) -> Result<[f64; 3]> {
         self.mailbox.tell(u32::try_from(count).unwrap_or(u32::MAX), how);
         let answer = self.answers.recv_timeout(TURN).unwrap_or_else(|error| error.to_string());
@@ -147,7 +156,7 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         self.mailbox.tell(0, 0);
-        // A process that stays is terminated by its owner.
+        // A process that does not exit is terminated when `process` is dropped.
         let _left = self.process.ended_within(LEAVE);
     }
 }
@@ -158,10 +167,11 @@ fn words(memory: &Path, client: u64) -> Vec<std::ffi::OsString> {
 }
 
 const BELL_COLUMNS: [(&str, u32); 2] = [("no doorbell", 0), ("bell", BELLED)];
-/// Requests per turn, in a smoke test at most 20, manner, and busy loops beside, by row.
+/// Rows: requests per turn (at most 20 in a quick run), bits of [`Mailbox::how`], and number of threads that
+/// compute meanwhile.
 const ROWS: [(usize, u32, usize); 4] = [(2000, 0, 0), (100, RESTED, 0), (300, 0, 2), (60, RESTED, 2)];
 
-/// Measures with both sides asleep.
+/// Measures requests for which both sides sleep, with a bell and without a doorbell.
 pub fn bell(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     let plan = sheet.plan;
     let (place, _) = served(&plan.within)?;
@@ -202,18 +212,21 @@ fn beside<T>(loops: usize, work: impl FnOnce() -> T) -> T {
 const PAGE: u64 = 4096;
 const CLIENTS: u64 = 2;
 
-/// Page of a client: requests to make, and number of commands. Each word has its own cache lines.
+/// Page of a client, with one command. Each word has its own cache lines.
 struct Mailbox {
+    /// Number of commands sent, stored last; a client that sees it change reads the other words.
     told: WordMut,
+    /// Number of requests to make; 0 to exit.
     count: WordMut,
+    /// Bits, such as [`SLEEPING`].
     how: WordMut,
 }
 
 /// Bit of [`Mailbox::how`]: the client sleeps while it waits for replies.
 const SLEEPING: u32 = 1;
-/// Bit: it is woken by the bell, the guest's serial line.
+/// Bit of [`Mailbox::how`]: the bell, the guest's serial line, wakes the sleeping client.
 const BELLED: u32 = 2;
-/// Bit: each request is made after a pause of [`REST`].
+/// Bit of [`Mailbox::how`]: each request is made after a pause of [`REST`], so that both sides sleep by then.
 const RESTED: u32 = 4;
 const REST: Duration = Duration::from_millis(5);
 
@@ -233,16 +246,17 @@ impl Mailbox {
     }
 }
 
-/// Interval between polls for a command, and their time limit.
+/// Interval between polls for a command.
 const NAP: Duration = Duration::from_millis(2);
+/// Time without a command after which a client exits.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Maximum length of a turn; on a busy machine it has fewer operations.
+/// Maximum time measured in a turn; on a slow machine a turn has fewer operations.
 const TURN_MAX: Duration = Duration::from_secs(1);
-/// Duration of the calibration of the processor's clock against the kernel's.
+/// Duration of the calibration of the cycle counter by the kernel's clock.
 const CALIBRATION: Duration = Duration::from_millis(100);
 
-/// Executes commands until told to exit or until the time limit. `path` is the memory, which begins with the
-/// link's `link_bytes`.
+/// Executes the commands of client number `client`, until one says to exit or none arrives for [`PATIENCE`].
+/// `path` is the shared memory, which begins with the link's `link_bytes`. Results are written to `out`.
 pub fn serve_orders(path: &Path, link_bytes: u64, client: u64, out: &mut dyn Write) -> Result<()> {
     let memory = mmapper::open(path, link_bytes + PAGE * CLIENTS).or_wrong("memory")?;
     let mailbox = Mailbox::new(&memory, link_bytes, client)?;
@@ -275,18 +289,20 @@ pub fn serve_orders(path: &Path, link_bytes: u64, client: u64, out: &mut dyn Wri
     Ok(())
 }
 
-/// Output of a client that is ready, and prefix of the times of a turn.
+/// Output of a client that is ready.
 const READY: &str = "ready";
+/// Prefix of the output after a turn: p1, p50 and p99 follow.
 const TOOK: &str = "took";
 const QUANTILES: [f64; 3] = [0.01, 0.5, 0.99];
 
-/// Parses the times of a turn in nanoseconds.
+/// Parses the output after a turn: p1, p50 and p99 in nanoseconds. Returns `None` for any other output.
 fn times(line: &str) -> Option<[f64; 3]> {
     let mut words = line.strip_prefix(TOOK)?.split_whitespace().map(str::parse);
     let mut next = || words.next()?.ok();
     Some([next()?, next()?, next()?])
 }
 
+/// Makes `count` null requests over a new link, as the bits of `how` say.
 fn null(path: PathBuf, ticks: &Ticks, count: u64, how: u32) -> Result<Clock> {
     let mode = if how & SLEEPING == 0 { Mode::Poll } else { Mode::Adaptive };
     let bell = (how & BELLED != 0).then(|| BellSource::new(BellLocation::Device(SERIAL_LINE.into())));
@@ -296,7 +312,9 @@ fn null(path: PathBuf, ticks: &Ticks, count: u64, how: u32) -> Result<Clock> {
     ticks.time(count, rest, || session.ask(Operation::Null))
 }
 
+/// The processor's cycle counter, calibrated.
 struct Ticks {
+    /// Nanoseconds per cycle.
     each: f64,
 }
 
@@ -309,7 +327,7 @@ impl Ticks {
         Ok(Self { each: took.as_nanos() as f64 / last.saturating_sub(first).max(1) as f64 })
     }
 
-    /// Measures at most `count` operations, after a warm-up.
+    /// Measures at most `count` operations after a warm-up, each after an unmeasured pause of `rest`.
     #[inline]
     fn time(&self, count: u64, rest: Duration, mut once: impl FnMut() -> Result<()>) -> Result<Clock> {
         for _ in 0..(count / 20).min(WARM) {

@@ -57,11 +57,12 @@ pub const PARTS: &[(&str, Part)] = &[
 const FILE: &str = "data";
 const FILE_BYTES: usize = 1 << 20;
 
-/// Measured waiting modes, and those that sleep.
+/// Waiting modes that are measured.
 const MODES: [Mode; 3] = [Mode::Poll, Mode::Event, Mode::Adaptive];
+/// Waiting modes in which an idle side sleeps.
 const SLEEPERS: [Mode; 2] = [Mode::Event, Mode::Adaptive];
 
-/// Creates a served directory with the file; returns the file too.
+/// Creates a directory to serve, with [`FILE`] in it; returns the file's path too.
 fn served(within: &Path) -> Result<(Place, PathBuf)> {
     let place = Place::within(within)?;
     let file = place.shared().join(FILE);
@@ -69,8 +70,9 @@ fn served(within: &Path) -> Result<(Place, PathBuf)> {
     Ok((place, file))
 }
 
-/// Number of short operations per reading of the clock, and of untimed ones per turn.
+/// Number of short operations per reading of the clock.
 const AT_ONCE: u64 = 8;
+/// Maximum number of operations of the untimed warm-up of a turn.
 const WARM: u64 = 100;
 /// Size from which an operation is timed individually and reported as a rate.
 const LARGE_BYTES: usize = 64 << 10;
@@ -101,7 +103,7 @@ fn timed_by(at_once: u64, count: u64, clock: &mut Clock, mut once: impl FnMut() 
     Ok(())
 }
 
-/// Contestant, a cell of a sheet. All cells are interleaved.
+/// Cell of a sheet: one contestant. The turns of all cells are interleaved.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cell {
@@ -133,8 +135,9 @@ enum By {
     Messages,
     /// A system call on the served file.
     SystemCall,
-    /// A number that two threads pass to each other, in memory alone or with futexes.
+    /// A number that two threads pass to each other through memory; both poll.
     CacheLine,
+    /// A number that two threads pass to each other through memory; both sleep with futexes.
     Futex,
 }
 
@@ -161,7 +164,7 @@ fn cells(sheet: &Sheet<'_, Cell>, report: &mut Report) -> Result<Vec<Series>> {
     let plan = sheet.plan;
     let (place, file) = served(&plan.within)?;
     let start = |mode: Mode| {
-        // NFS has its own squash.
+        // NFS clients, unlike those of vrpc, are squashed by default, which would cost them extra work.
         let options = ["--doorbell", mode.name(), "--squash", "none"];
         Ok((mode, AtSocket::links(&place.shared(), &place.beside(mode.name()), &options)?))
     };
@@ -192,9 +195,11 @@ fn plain(sheet: &mut Sheet<'_, Cell>, report: &mut Report) -> Result<()> {
     cells(sheet, report).map(drop)
 }
 
-/// Requests in flight of [`By::Outstanding`], its row, and the target of operations per second.
+/// Number of requests in flight of [`By::Outstanding`].
 const DEPTH: usize = 64;
+/// Row of [`By::Outstanding`].
 const MANY: &str = "64 outstanding getattr";
+/// Target for [`MANY`], in operations per second.
 const MANY_TARGET: f64 = 2e6;
 
 /// Measures the cost of an operation, compared with the limits of the machine: a bare cache line or futex
@@ -219,16 +224,19 @@ const CALLER: &str = "at rest: the caller's share of a processor";
 /// Column of a server without links.
 const NO_LINK: &str = "no link";
 
-/// Both kinds of endpoints: a socket, and memory of this size.
+/// Kinds of endpoints: a socket, over which doorbells are passed; and a file as shared memory, without
+/// doorbells.
 const KINDS: [&str; 2] = ["doorbell", "no doorbell"];
+/// Size of the file of a "no doorbell" endpoint.
 const MEMORY_BYTES: u64 = 16 << 20;
 
-/// Duration of the idle measurement; and time until a recently used link is idle.
+/// Duration of the idle measurement.
 const SPAN: Duration = Duration::from_secs(5);
+/// Time after the last request until a link counts as idle.
 const SETTLE: Duration = Duration::from_millis(200);
-/// Processor shares in percent of both sides together: the limit that counts as nothing, and the maximum of a
-/// sleeper without a doorbell.
+/// Target for an idle link with a doorbell: processor share of both sides together, in percent.
 const NOTHING: f64 = 0.05;
+/// Target for an idle link without a doorbell: processor share of both sides together, in percent.
 const SILENT_MAX: f64 = 1.0;
 
 /// Measures the cost of an idle link: with a doorbell that wakes a sleeper, and without one, where a sleeper
@@ -258,8 +266,9 @@ fn rest(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A server, which waits like its client.
+/// A server and its endpoint, which wait in the same mode.
 struct Side {
+    /// One of [`KINDS`].
     kind: &'static str,
     column: String,
     server: AtSocket,
@@ -291,7 +300,8 @@ fn idle(report: &mut Report, servers: &[Side], plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Returns the processor shares of server and caller, in percent, while a session is idle.
+/// Returns the processor shares of server and caller, in percent, without requests. `_session` is borrowed so
+/// that it stays open meanwhile.
 fn shares(side: &Side, _session: Option<&Session>, plan: &Plan) -> (f64, f64) {
     let meter = CostMeter::new(&[side.server.server.id()], None).besides_initial_thread();
     thread::sleep(SETTLE);
@@ -302,6 +312,7 @@ fn shares(side: &Side, _session: Option<&Session>, plan: &Plan) -> (f64, f64) {
     (percent(cost.server_cpu_ns), percent(cost.caller_cpu_ns))
 }
 
+/// Reports the processor shares of server and caller together as met or missed targets.
 fn judge(report: &mut Report) {
     for kind in KINDS {
         for mode in SLEEPERS {
@@ -339,7 +350,7 @@ const COPIED_ROWS: [(&str, &str, Operation); 4] = [
 ];
 /// Memory files of links.
 const LINK_FILES: [&str; 2] = ["/memfd:tombolo-client", "/memfd:tombolo-server"];
-/// Tolerance for the link's own pages besides data.
+/// Limit for "one copy" of each byte; the excess allows for pages of the link that hold no data.
 const ONE: f64 = 1.1;
 
 /// Counts the copies of each byte between file and program, observed from outside: the server's system calls
@@ -353,7 +364,8 @@ fn copies(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
         let inside = share(moved.received_inside + moved.sent_inside);
         let outside = share(moved.received_outside + moved.sent_outside);
         let touched = share(touched_bytes);
-        // Data that bypassed the link's memory were copied through other memory.
+        // Data that the kernel moved to or from other memory of the server were copied once more, to the
+        // link.
         let copies = inside + 2.0 * outside + touched;
         for (part, value) in [(COPIES, copies), (KERNEL, inside), (ELSEWHERE, outside), (TOUCHED, touched)] {
             report.add(row, part, column, Unit::Times, value);
@@ -367,7 +379,8 @@ fn copies(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Returns what the server has moved for an operation, and the link's memory that the caller has accessed.
+/// Returns the bytes that the server's system calls moved for one operation, and the number of bytes of the
+/// link's memory that the caller accessed for it.
 fn count(server: &AtSocket, operation: Operation) -> Result<(Moved, u64)> {
     let session = Session::begin(&Endpoint::of(server, Mode::Adaptive), FILE_BYTES)?;
     (0..10).try_for_each(|_| session.ask(Operation::Null))?;
@@ -392,12 +405,13 @@ const TWO: &str = "two domains";
 const THREE: &str = "three domains";
 const CPU: &str = "processor time of all";
 
-/// Requests in flight.
+/// Requests in flight of [`chain`].
 const OUTSTANDING: usize = 4;
 /// Requests of the warm-up, in which the program's memory is registered.
 const WARM_REQUESTS: usize = 40;
 
-/// Measures a chain of three domains: the cost of the intermediate one.
+/// Measures the cost of the intermediate domain in a chain of three: this process, a server that forwards,
+/// and the server of the files.
 fn chain(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     let (place, _) = served(&sheet.plan.within)?;
     let last = AtSocket::waiting(&place.shared(), &place.beside("last"), Mode::Event)?;
@@ -415,10 +429,10 @@ fn chain(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Function that starts request number N and returns the bytes transferred.
+/// Function that starts a request, given its number; the answer is the number of bytes transferred.
 type Begin = fn(&Session, usize) -> Answer<usize>;
 
-/// Measures the processor time of requests over a link to the first server.
+/// Measures requests over a link to the first server: processor nanoseconds of all processes per megabyte.
 fn cpu_ns_per_megabyte(servers: &[&AtSocket], begin: Begin, requests: usize) -> Result<f64> {
     let first = servers.first().ok_or_else(|| Error::Absent("a server".to_owned()))?;
     let session = Session::begin(&Endpoint::of(first, Mode::Event), 0)?;
@@ -449,6 +463,7 @@ fn read_in_place_later(session: &Session, number: usize) -> Answer<usize> {
     Answer::later(async move { Ok(answer.resolve().await?.data().len()) })
 }
 
+/// Makes `requests` requests, [`OUTSTANDING`] of them in flight.
 fn pipeline(session: &Session, requests: usize, begin: Begin) -> Result<()> {
     let mut under_way = VecDeque::with_capacity(OUTSTANDING);
     for number in 0..requests + OUTSTANDING {

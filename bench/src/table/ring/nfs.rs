@@ -1,8 +1,8 @@
 //! Cost of XDR without a network: the native layout compared with NFS version 3 messages, over the same kind
 //! of link to the same directory.
 //!
-//! Both clients make one request at a time and decode the reply, without a cache. NFS's handle is looked up
-//! once.
+//! Both clients make one request at a time and decode the reply, without a cache. The NFS client looks up the
+//! file's handle once, before the measurement.
 
 use tombolo_host_rpc::client::{Call, DataLocation, Options, ReceiveBuffer, Reply as RpcReply, RpcClient};
 use tombolo_host_rpc::link::Route;
@@ -62,7 +62,7 @@ impl Caller {
         Ok(Self { file: found.object.to_owned(), rpc, buffer: Buffer::new(bytes) })
     }
 
-    /// Makes one request, and checks that it is complete.
+    /// Makes one request, and checks that all bytes were transferred.
     #[inline]
     fn ask(&self, operation: Operation) -> Result<()> {
         let Self { rpc, file, buffer } = self;
@@ -103,6 +103,7 @@ impl Caller {
     }
 }
 
+/// Returns the range of the data in a READ reply of `results_bytes` that begins with `results`.
 fn find(results: &[u8], results_bytes: usize) -> DataLocation {
     match ReadReply::decode(&mut Decoder::new(results)) {
         Ok(Reply::Ok(ok)) => ok.data.range(results_bytes).map_or(DataLocation::None, DataLocation::Data),

@@ -1,5 +1,6 @@
-//! Requests over a link, as in a program that uses the library or directly; and the limits: system calls on
-//! the same file, and a number passed between two threads.
+//! Operations of the `ring` tables, each as a [`Work`]. Over a link: [`linked`] makes requests through a
+//! [`Session`] of `back/vrpc-client`, [`alone`] and [`outstanding`] on the link itself. Limits without a
+//! link: [`native`] makes system calls on the same file, [`bare`] passes a number between two threads.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -41,15 +42,16 @@ use crate::table::ring::{AT_ONCE, FILE, at_once, rated, timed_by, wrong};
 pub struct Endpoint {
     pub at: At,
     pub mode: Mode,
-    /// Bell beside memory.
+    /// Bell of [`At::Memory`], if the client is woken by one.
     pub bell: Option<Arc<BellSource>>,
 }
 
+/// Place at which a link is established.
 #[derive(Clone)]
 pub enum At {
-    /// A socket: each side has its own memory and a doorbell.
+    /// A control socket, over which each side passes its own memory and a doorbell.
     Socket(PathBuf),
-    /// Memory that both sides can write, without a doorbell.
+    /// Memory that both sides can write; without a doorbell, except for [`Endpoint::bell`].
     Memory(MemoryLocation),
 }
 
@@ -59,7 +61,7 @@ impl Endpoint {
         Self { at: At::Socket(server.place.clone()), mode, bell: None }
     }
 
-    /// Creates a link, which lasts as long as the second value.
+    /// Creates a link, which ends when the second value is dropped.
     pub fn link(&self) -> StdResult<(Line, Box<dyn Any + Send + Sync>), ConnectError> {
         self.link_as(Incarnation([1; 16]), Protocol::Vrpc)
     }
@@ -128,8 +130,8 @@ impl Operation {
     }
 }
 
-/// Repeats one operation over a link that lives for a turn, because a polling server would occupy a core
-/// permanently.
+/// Repeats one operation over a link. Each turn has its own link, because a polling server occupies a core as
+/// long as it has one.
 pub fn linked(endpoint: Endpoint, operation: Operation) -> Work<'static> {
     let bytes = operation.bytes();
     let run = move |count, clock: &mut Clock| {
@@ -139,6 +141,7 @@ pub fn linked(endpoint: Endpoint, operation: Operation) -> Work<'static> {
     Work::new(run).bytes(rated(bytes))
 }
 
+/// A client of a server of links, with [`FILE`] open.
 pub struct Session {
     pub files: Arc<VrpcFileSystem>,
     pub cx: Ctx,
@@ -159,7 +162,7 @@ impl Session {
         Ok(Self { files, cx, file: File { node, open: opened.open }, buffer: Buffer::new(bytes) })
     }
 
-    /// Makes one request, and checks that it is complete.
+    /// Makes one request, and checks that all bytes were transferred.
     #[inline]
     pub fn ask(&self, operation: Operation) -> Result<()> {
         let Self { files, cx, file, buffer } = self;
@@ -190,6 +193,7 @@ fn done<T>(answer: Answer<T>, what: &str) -> Result<T> {
     answer.wait().or_wrong(what)
 }
 
+/// Repeats null requests on a link, without a file system client.
 pub fn alone(endpoint: Endpoint) -> Work<'static> {
     Work::new(move |count, clock| {
         let (line, _keep) = endpoint.link().map_err(|error| wrong("a link", error.as_ref()))?;
@@ -197,11 +201,11 @@ pub fn alone(endpoint: Endpoint) -> Work<'static> {
     })
 }
 
-/// Keeps `depth` requests in flight, over links of the endpoint.
+/// Keeps `depth` GETATTR requests in flight on a link, without a file system client.
 pub fn outstanding(endpoint: Endpoint, depth: usize) -> Work<'static> {
     let run = move |count: u64, clock: &mut Clock| {
         let (line, _keep) = endpoint.link().map_err(|error| wrong("a link", error.as_ref()))?;
-        // The superuser.
+        // Defines caller 0, the superuser, in whose name the requests are made.
         check(Kind::Caller, send(&line, &Request::Caller { uid: 0, gid: 0, groups: Groups::new(&[]) })?)?;
         let getattr = Request::Getattr { node: NodeId::ROOT, open: None };
         let calls: Result<VecDeque<Call>> = (0..depth).map(|_| send(&line, &getattr)).collect();
@@ -265,13 +269,15 @@ pub fn native(path: &Path, operation: Operation) -> Result<Work<'static>> {
     Ok(Work::new(run).bytes(rated(whole)))
 }
 
-/// Size of the shared memory: each word has its own, non-adjacent cache line.
+/// Size of the memory that two threads share.
 const WORDS_BYTES: u64 = 4096;
+/// Offset of the answer. The number is at 0: they are in cache lines that are not adjacent.
 const ANSWER: usize = 256;
 /// Interval at which a sleeper checks whether the other thread is alive.
 const NAP: Duration = Duration::from_millis(100);
 
-/// Passes a number to another thread, which lives for a turn, and back; `sleeps`: both wait with a futex.
+/// Passes a number to another thread and back. Both threads wait with a futex if `sleeps`, and poll
+/// otherwise. The other thread is started for each turn.
 pub fn bare(sleeps: bool) -> Work<'static> {
     Work::new(move |count, clock| {
         let memory = Sealed::create("bench", WORDS_BYTES).or_wrong("memory to share")?;
@@ -280,7 +286,7 @@ pub fn bare(sleeps: bool) -> Work<'static> {
         let core = spare_cores().get(1).copied();
         thread::scope(|scope| {
             scope.spawn(|| {
-                // A machine with one core has no alternative.
+                // Without a second spare core, both threads share one.
                 let _alone = core.map(|core| affinity::pin(None, &[core]));
                 let mut number: u32 = 1;
                 while hear(&there, number, sleeps, &over) {
@@ -310,7 +316,7 @@ fn say(word: &WordMut, number: u32, sleeps: bool) {
     }
 }
 
-/// Waits for that number. Returns `false` at the end of the turn.
+/// Waits until the word is `number`. Returns `false` if the turn ends before.
 #[inline]
 fn hear(word: &WordMut, number: u32, sleeps: bool, over: &AtomicBool) -> bool {
     loop {

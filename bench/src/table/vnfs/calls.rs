@@ -1,4 +1,4 @@
-//! `calls`: latency of single system calls on a mount during the build of a project on it.
+//! `calls`: latency of single system calls on a mount, while a project is built on the same mount.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,10 +17,10 @@ use crate::report::{Report, Unit};
 use crate::sheet::{Sheet, turns};
 use crate::table::mounts::{Side, Way};
 
-/// Duration of the build, after which it is terminated.
+/// Duration in seconds after which the build is terminated.
 const BUILD_SECS: &str = "15";
 const QUICK_BUILD_SECS: &str = "0.5";
-/// Interval between passes over all calls, so that they are not the load.
+/// Interval between passes over all calls, so that the build, not the measurement, is the load.
 const REST: Duration = Duration::from_millis(1);
 /// Number of project files that are examined and read in turn.
 const FILES: usize = 256;
@@ -31,7 +31,8 @@ const FOLDER: &str = "job";
 /// Times by call.
 type Clocks = BTreeMap<&'static str, Clock>;
 
-/// Returns the concurrent job: its steps are untimed preparation.
+/// Returns the build that runs concurrently; its steps before the load are untimed preparation. It is that of
+/// Lua in a quick run, or if httpd's sources are missing.
 fn job(plan: &Plan, sheet: &Sheet<'_, String, Way>, report: &mut Report) -> Result<Script> {
     if !plan.quick {
         match sheet.script("httpd")?.with_archive() {
@@ -43,7 +44,7 @@ fn job(plan: &Plan, sheet: &Sheet<'_, String, Way>, report: &mut Report) -> Resu
     sheet.script("lua")?.with_archive()
 }
 
-/// Measures the calls during one build of so many seconds.
+/// Measures the calls during one build, which is terminated after `secs` seconds.
 fn during(job: &Script, secs: &str, side: &Side) -> Result<Clocks> {
     let folder = side.root.join(FOLDER);
     job.done(&folder)?;
@@ -70,7 +71,7 @@ pub fn run(sheet: &mut Sheet<'_, String, Way>, report: &mut Report) -> Result<()
     for way in turns(sheet.rounds(), &plan.columns(&sheet.columns, Way::id)?) {
         go_on()?;
         let clocks = during(&job, secs, &way.side(&place)?)?;
-        // Removes the remainder of the build directly.
+        // Removes the rest of the build, in the directory itself instead of through the mount.
         let left = place.shared().join(FOLDER);
         fs::remove_dir_all(&left).doing_to("remove", &left)?;
         for (call, clock) in sheet.rows.iter().filter_map(|call| Some((call, clocks.get(call.as_str())?))) {
@@ -85,12 +86,15 @@ pub fn run(sheet: &mut Sheet<'_, String, Way>, report: &mut Report) -> Result<()
     Ok(())
 }
 
-/// Maker of the calls.
+/// State of the thread that makes the measured calls.
 struct Caller {
+    /// Files that are examined and read in turn.
     headers: Vec<PathBuf>,
     next: usize,
+    /// File that is created and removed.
     own: PathBuf,
     buffer: Vec<u8>,
+    /// Date that `own` is given.
     then: SystemTime,
     clocks: Clocks,
 }
@@ -130,7 +134,7 @@ fn time<T>(clocks: &mut Clocks, call: &'static str, made: impl FnOnce() -> T) ->
     clocks.entry(call).or_default().time(made)
 }
 
-/// Finds some of the headers below a folder.
+/// Adds the headers below a folder to `found`, up to [`FILES`].
 fn find_headers(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder).doing_to("list", folder)?.flatten() {
         if found.len() >= FILES {

@@ -1,5 +1,6 @@
-//! `library`: the caching library compared with system calls on the same files and with the library without a
-//! cache; and the cost of a busy neighbour.
+//! `library`: the library's `CachedTree` compared with its `Tree`, which has no cache, and with system calls
+//! on the same files. It also counts the requests that a cached file costs while another client writes to a
+//! different file.
 
 use std::fs::{self, File};
 use std::hint::black_box;
@@ -30,7 +31,7 @@ fn export(server: &AtSocket) -> VrpcExport {
     VrpcExport::new(Endpoint::of(server, Mode::default()))
 }
 
-/// Connects over a link of its own.
+/// Returns a new session over a link of its own.
 pub fn linked(server: &AtSocket) -> Result<Session> {
     Session::attached(&export(server))
 }
@@ -41,7 +42,7 @@ pub fn tree(server: &AtSocket) -> Result<Tree> {
     Tree::attach(&export(server), user).or_wrong("attach")
 }
 
-/// Returns a caching tree; fails, with the reason, if it could cache nothing.
+/// Returns a caching tree; fails with `Absent` if it cannot cache, since the server does not watch its host.
 pub fn cached(server: &AtSocket) -> Result<CachedTree> {
     let cached = CachedTree::new(tree(server)?, CacheOptions::default());
     cached.stat(b"/").wait().or_wrong("stat")?;
@@ -57,6 +58,7 @@ const LOCAL: &str = "system calls";
 #[serde(rename_all = "kebab-case")]
 pub enum Look {
     Stat,
+    /// Stat of a name that does not exist.
     Absent,
     Read,
     List,
@@ -67,7 +69,7 @@ const NOTHING: &str = "a/b/c/d/nothing";
 const LISTED: &str = "listed";
 const NAMES: usize = 100;
 const FILE_BYTES: usize = 4096;
-/// Operations per reading of the clock.
+/// Number of operations per reading of the clock.
 const AT_ONCE: u64 = 64;
 
 const NEIGHBOURS: &str = "looks at other files that must ask, beside a busy writer";
@@ -84,7 +86,7 @@ pub fn library(sheet: &mut Sheet<'_, Row<Look>>, report: &mut Report) -> Result<
     let server = AtSocket::links(&shared, &place.beside("link"), &["--host-watch"])?;
     let (cached, plain, servers) = (cached(&server)?, tree(&server)?, [server.server.id()]);
     for row in &sheet.rows {
-        // The first read sets the access time, which is a change.
+        // The first read sets the access time, a change, after which the entry is fetched once more.
         let first = by_cache(&cached, row.work);
         (0..3).try_for_each(|_| first())?;
         let before = cached.counts();
@@ -206,7 +208,7 @@ fn nothing<T>(answer: std::result::Result<T, FsError>) -> Result<()> {
     }
 }
 
-/// Measures how many look-ups need a request while another file is written continuously.
+/// Measures the share of cached look-ups that need a request while another client writes to one other file.
 fn neighbours(report: &mut Report, server: &AtSocket, cached: &CachedTree, looks: usize) -> Result<()> {
     let paths: Vec<String> = (0..NEIGHBOUR_FILES).map(neighbour).collect();
     let look = |path: &String| match cached.stat(path.as_bytes()).wait() {

@@ -1,8 +1,8 @@
 //! `vnfs`: caches with change notifications, in parts, each with its own report.
 //!
-//! Named after the paper whose figures are shown in [`postmark`]: VNFS makes the pages of a host's files
-//! visible to guests, and keeps caches current. The equivalents are a mount with `coherence=push` and the
-//! library's `CachedTree`, which need no requests.
+//! Named after the VNFS paper, whose figures are shown in [`postmark`]: VNFS makes the pages of a host's
+//! files visible to guests, and notifies the guests' caches of changes. The equivalents in Tombolo are a
+//! mount with `coherence=push` and the library's `CachedTree`, which need no requests for unchanged files.
 //!
 //! To add a part: its sheet, `bench/tables/vnfs-PART.toml`; a function that adds the sheet's figures to a
 //! report; a line with both in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
@@ -53,13 +53,17 @@ pub const PARTS: &[(&str, Part)] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Walk {
+    /// [`stat`].
     Stat,
+    /// [`find_newer`].
     Find,
+    /// [`list_long`].
     List,
+    /// [`git_status`].
     Status,
 }
 
-/// Columns whose requests are counted.
+/// Columns whose requests are counted: mounts that are notified of changes.
 const NOTIFIED: [&str; 2] = ["dir:, push", "shm:, push"];
 
 /// Measures repeated reads of metadata through mounts with each policy, compared with the directory itself.
@@ -97,7 +101,7 @@ fn measure(
 ) -> Result<()> {
     for side in sides {
         go_on()?;
-        // A failure is repeated and reported in its turn.
+        // A failing operation fails again in its turn, which reports it.
         let _reported = work(side).run(1, &mut Clock::new());
     }
     let notified = sides.iter().filter(|side| NOTIFIED.contains(&side.name.as_str()));
@@ -112,7 +116,7 @@ fn measure(
     Ok(())
 }
 
-/// Calls stat(2) for `count` files from all over the tree per reading of the clock.
+/// Calls stat(2) for `count` files spread over the tree, all of them per reading of the clock.
 pub fn stat(side: &Side, tree: &SmallTree, count: usize) -> Work<'static> {
     let paths: Vec<PathBuf> = tree.some(count).iter().map(|path| side.root.join(path)).collect();
     Work::repeat(paths.len() as u64, move || {
@@ -123,7 +127,7 @@ pub fn stat(side: &Side, tree: &SmallTree, count: usize) -> Work<'static> {
 /// Number of files per directory.
 const PER_FOLDER: usize = 100;
 const BYTES: usize = 1024;
-/// Age of the files. git reads a file again unless it is older than the index.
+/// Age of the files. git reads the contents of files that are not older than its index.
 const AGE: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -146,8 +150,8 @@ impl SmallTree {
         Ok(tree)
     }
 
-    /// Creates a file next to the tree that is newer than all in it, including nodes without a date in the
-    /// protocol of a mount.
+    /// Creates a file next to the tree, dated one day from now. It is thus newer than all nodes of the tree,
+    /// also those to which a mount gives the current time.
     pub fn newest(&self) -> Result<PathBuf> {
         let path = self.place.beside("newest");
         let file = File::create(&path);
@@ -173,7 +177,7 @@ impl SmallTree {
     }
 }
 
-/// Runs `find -newer` over all of a tree, without matches.
+/// Runs `find -newer` over a whole tree. `than` must be newer than all of it, since output is an error.
 pub fn find_newer(root: &Path, than: &Path) -> Work<'static> {
     let (root, than) = (root.to_owned(), than.to_owned());
     once(move || {
@@ -208,7 +212,7 @@ pub fn make_repository(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns a git command without the settings of user and machine.
+/// Returns a git command that ignores the user's and the machine's settings.
 fn git(root: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("git");
     command.arg("-C").arg(root).args(["-c", "safe.directory=*", "-c", "gc.auto=0"]).args(arguments);
@@ -228,7 +232,7 @@ fn silent(command: &mut Command) -> Result<()> {
     if said.is_empty() { Ok(()) } else { Err(Error::Wrong { what, answer: said }) }
 }
 
-/// Job of a row.
+/// Parameters of a row of [`postmark`].
 #[derive(Deserialize)]
 struct Mail {
     /// Maximum file size.
@@ -237,10 +241,10 @@ struct Mail {
     reads: u32,
 }
 
-/// Time that VNFS saves compared with NFS, in its paper's two runs.
+/// Figures of the VNFS paper: change of Postmark's time compared with NFS, in two runs.
 const PAPER: &str = "the paper's VNFS: −46 % and −37 %";
 
-/// Measures Postmark's job on the directory itself, over NFS, over a link alone, and over a link with change
+/// Measures Postmark's job on the directory itself, over NFS, and over links with and without change
 /// notifications.
 fn postmark(sheet: &mut Sheet<'_, Row<Mail>, Way>, report: &mut Report) -> Result<()> {
     let plan = sheet.plan;
@@ -289,7 +293,7 @@ fn build(sheet: &mut Sheet<'_, String, Way>, report: &mut Report) -> Result<()> 
 
 const LOOK_ROW: &str = "a look at a file";
 
-/// Measures the cost of a stat, from the system call to the library, in one row.
+/// Measures a stat, by system calls on the directory and on mounts, and by the library, in one row.
 fn line(sheet: &mut Sheet<'_, String, Way>, report: &mut Report) -> Result<()> {
     let plan = sheet.plan;
     let count = sheet.number("files");
@@ -322,11 +326,11 @@ const SIDES: [&str; 4] = ["disk", "nfs", "push", "virtiofs"];
 const PORT: u16 = 2049;
 const MEMORY: &str = "64M";
 const LIFE_SECS: &str = "1200";
-/// Shell command that runs the remaining command line in an empty network.
+/// Shell command that enables loopback in a new network namespace, then runs its arguments.
 const ALONE: &str = "ip link set lo up && exec \"$@\"";
 
-/// Measures a guest's kernel NFS client, a mount over shared memory with change notifications, and virtio-fs,
-/// in the same guest and of the same server, and a disk of that guest with ext4.
+/// Measures four file systems in one guest: an ext4 disk, and three mounts of the same server, by the
+/// kernel's NFS client, over shared memory with change notifications, and by virtio-fs.
 fn guest_nfs(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     let plan = sheet.plan;
     let files = plan.files.unwrap_or(sheet.number("files"));
@@ -340,7 +344,7 @@ fn guest_nfs(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     for _ in 0..sheet.rounds() {
         go_on()?;
         Placement::leave()?;
-        // Prerequisites missing in a guest are missing on this machine.
+        // A guest that fails is taken for one that lacks a prerequisite: the table is skipped.
         let took = turn(&place, placement, &source, files).map_err(|error| match error {
             Error::Interrupted => error,
             other => Error::Absent(other.to_string()),
@@ -356,7 +360,8 @@ fn guest_nfs(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Returns the seconds of each row, named `SIDE.ROW`.
+/// Boots a guest that runs all phases once; returns the seconds of each, named `SIDE.ROW` with one of
+/// [`SIDES`].
 fn turn(place: &Place, placement: Placement, source: &Path, files: usize) -> Result<Vec<(String, f64)>> {
     let [memory, bell, files_at, image, disk_at] =
         ["memory", "bell", "virtiofs.sock", "image", "disk.sock"].map(|name| place.beside(name));

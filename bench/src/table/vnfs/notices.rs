@@ -1,7 +1,10 @@
-//! Changes and notices of them: `freshness`: time from the completion of a change until notified viewers see
-//! it, on a mount with change notifications and by the library. `price`: cost of change notifications for the
-//! author of a change, a session of the same export in this process and another process of the host by its
-//! own system calls. `clients`: memory of a server, and cost of a change, by the number of notified clients.
+//! Three tables about change notifications ("notices"):
+//!
+//! - [`freshness`]: time from the completion of a change until a viewer sees it. Viewers are a mount with
+//!   change notifications, and the library.
+//! - [`price`]: cost of notices for the author of a change. Authors are a session of the same export in this
+//!   process, and a process of the host by its own system calls.
+//! - [`clients`]: memory of a server, and cost of a change, by the number of notified clients.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::hint::black_box;
@@ -28,9 +31,9 @@ use crate::sheet::{Row, Sheet, turns};
 const MOUNT: &str = "stat on a push mount";
 const LIBRARY: &str = "CachedTree";
 
-/// Interval between changes, so that all clients are notified of one before the next; it is varied to avoid a
-/// rhythm.
+/// Interval between changes, so that all clients are notified of one before the next.
 const REST: Duration = Duration::from_micros(200);
+/// Unit by which [`freshness`] varies [`REST`], so that changes are not in step with periodic work.
 const STEP: Duration = Duration::from_micros(37);
 /// Time limit for a change to become visible, for the kernel to start or end a watch, and for clients to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -67,7 +70,7 @@ pub fn freshness(sheet: &mut Sheet<'_, Row<Change>>, report: &mut Report) -> Res
     for number in 0..sheet.number("changes") {
         for (row, (_, look), clock) in &mut cells {
             go_on()?;
-            // It has the state before.
+            // The viewer must first have seen the previous change.
             see(look, changer.state)?;
             thread::sleep(REST + STEP * (number % 5) as u32);
             let wanted = changer.change(row.work)?;
@@ -82,7 +85,7 @@ pub fn freshness(sheet: &mut Sheet<'_, Row<Change>>, report: &mut Report) -> Res
     Ok(())
 }
 
-/// State of the file after a change.
+/// State of the file, by which a viewer recognizes a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     mode: u32,
@@ -106,7 +109,7 @@ fn by_library(cached: &CachedTree) -> Viewer<'_> {
     })
 }
 
-/// Author of both kinds of changes to one file, as client and as host process.
+/// Author of changes to one file, both as a client of the server and as a process of the host.
 struct Changer<'a> {
     client: &'a Session,
     open: OpenFile,
@@ -144,7 +147,7 @@ impl<'a> Changer<'a> {
     }
 }
 
-/// Returns the time until that state is visible.
+/// Returns the time until the viewer `look` sees the state `wanted`; fails after [`PATIENCE`].
 fn see(look: &Viewer<'_>, wanted: State) -> Result<Duration> {
     let begun = Instant::now();
     loop {
@@ -160,16 +163,17 @@ fn see(look: &Viewer<'_>, wanted: State) -> Result<Duration> {
     }
 }
 
-/// Number of files changed in turn, so that no notice equals a pending one.
+/// Number of files changed in turn, since a notice that equals a pending one would be merged with it.
 const CHANGED: u64 = 64;
 const CHMOD: &str = "chmod through the waist";
 const BESIDE: &str = "host not watched";
 const WATCHED: &str = "host watched";
-/// Numbers of watching sessions.
+/// Numbers of sessions that watch for changes, and their columns.
 const WATCHING: [(usize, &str); 3] =
     [(0, "0 sessions watch"), (1, "1 session watches"), (16, "16 sessions watch")];
-/// Number of checks for watching sessions per change: before it, for the notice, and after it.
+/// Number of checks per change whether any session watches: before the change, for the notice, and after it.
 const LOOKS: u64 = 3;
+/// Row of the cost of these checks when no session watches.
 const LOOK: &str = "the looks for sessions that watch";
 
 const WRITE: &str = "a process of the host: 1 byte written";
@@ -234,7 +238,7 @@ fn chmods(export: LocalDir, watching: usize, watch_host: bool) -> Work<'static> 
     })
 }
 
-/// Creates a session that has cached all files and is notified of changes.
+/// Creates a session that is notified of changes, and has looked at all files so that their changes count.
 fn watcher(export: &LocalDir) -> Result<Session> {
     let watcher = Session::attached(export)?;
     watcher.watch()?;
@@ -246,6 +250,7 @@ fn watcher(export: &LocalDir) -> Result<Session> {
     Ok(watcher)
 }
 
+/// Makes the checks that a change makes: whether any session watches.
 fn looks() -> Work<'static> {
     let watchers = Watchers::<()>::default();
     Work::repeat(CHANGED, move || {
@@ -305,8 +310,8 @@ fn creates<'a>(server: &'a AtSocket, watched: bool, shared: &Path) -> Work<'a> {
     })
 }
 
-/// Creates a session that is notified of changes by the host, if requested; otherwise the server watches
-/// nothing.
+/// Creates a session of the server that is notified of changes by the host, if `watched`. Otherwise waits
+/// until the server watches nothing, since the watch of an earlier session ends asynchronously.
 fn remote_watcher(server: &AtSocket, watched: bool) -> Result<Option<Session>> {
     let process = server.server.id().to_string();
     if !watched {
@@ -321,7 +326,7 @@ fn remote_watcher(server: &AtSocket, watched: bool) -> Result<Option<Session>> {
     Ok(Some(watcher))
 }
 
-/// Waits until a process watches a file system, or none.
+/// Waits until a process watches a file system, or until it watches none if not `wanted`.
 fn await_watch(process: &str, wanted: bool) -> Result<()> {
     let begun = Instant::now();
     while watches(process)? != wanted {
@@ -346,7 +351,7 @@ fn watches(process: &str) -> Result<bool> {
     Ok(targets.into_iter().any(|target| target.as_os_str() == "anon_inode:[fanotify]"))
 }
 
-/// Name of the window's memory file.
+/// Name of the memory file that the server shares with its clients as the window.
 const WINDOW_FILE: &str = "tombolo-window";
 
 /// Measures memory of a server, and cost of a change, by the number of notified clients.
@@ -367,7 +372,7 @@ pub fn clients(sheet: &mut Sheet<'_, String, usize>, report: &mut Report) -> Res
     Ok(())
 }
 
-/// Makes a client cache all files.
+/// Subscribes a client to changes, and looks at all files so that their changes count; returns the nodes.
 fn known_to(client: &Session, files: usize) -> Result<Vec<NodeId>> {
     client.watch()?;
     client.sees_all()?;
@@ -408,7 +413,7 @@ fn measure_clients((place, files): (&Place, usize), clients: usize, changes: usi
             changer.chmod(nodes[0], 0o600 + (begun.elapsed().as_micros() as u32 & 7))?;
             thread::sleep(Duration::from_millis(5));
         }
-        // The end of the server wakes them too.
+        // Clients that still wait for a notice are woken by the end of the server.
         if waiting.iter().any(|thread| !thread.is_finished()) {
             drop(server);
         }
@@ -433,7 +438,7 @@ fn lost(what: &str) -> Error {
     Error::Wrong { what: what.to_owned(), answer: "it is lost".to_owned() }
 }
 
-/// Receives notices as they arrive, until the end.
+/// Receives notices as they arrive, until `over`.
 fn wait(client: &Session, over: &AtomicBool) -> Result<()> {
     while !over.load(Ordering::Relaxed) {
         client.watch()?;
@@ -441,7 +446,7 @@ fn wait(client: &Session, over: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Returns the latency of a change, in nanoseconds.
+/// Returns the median latency of a change, in nanoseconds.
 fn change_ns(changer: &Session, nodes: &[NodeId], changes: usize) -> Result<f64> {
     let mut clock = Clock::new();
     for (number, node) in nodes.iter().cycle().take(changes).enumerate() {
