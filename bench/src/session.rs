@@ -70,8 +70,8 @@ impl Session {
         same("write", written.count, 1)
     }
 
-    /// Subscribes to changes by others from its return on. Changes outside the server are included only with
-    /// [`Self::sees_all`].
+    /// Waits for notices of changes by others. The first call subscribes and returns at once. Changes by
+    /// other processes of the host may be missing: see [`Self::sees_all`].
     pub fn watch(&self) -> Result<()> {
         let notices = self.next()?.wait().or_wrong("changes")?;
         self.taken.store(notices.last, Ordering::Relaxed);

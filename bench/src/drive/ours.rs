@@ -113,7 +113,7 @@ impl<'a> Open<'a> {
                 stability,
                 kill_privileges: false,
                 in_place: false,
-                // Unchanged until the file is stable.
+                // The program's memory does not change before the file is stable.
                 retainable: true,
                 by_owner: false,
             };

@@ -1,6 +1,5 @@
 //! Clients as the steps of Table 2 of Faber's paper leave them: one sending and one receiving thread, and the
-//! overhead that the step has not removed yet ([`Step`]). The RPC client is Tombolo's; the code above it is a
-//! plain loop.
+//! overhead that the step has not removed yet ([`Step`]). The RPC client is Tombolo's, used in a loop.
 
 use std::collections::VecDeque;
 use std::io;

@@ -66,8 +66,7 @@ impl NbdClient {
         })))
     }
 
-    /// Returns the operation of a row. The time of a request is that of the whole stream divided by the
-    /// number of requests.
+    /// Returns the operation of a row. A request's time is the stream's, divided by its number of requests.
     pub fn work(this: &Rc<RefCell<Self>>, requests: DiskRequests) -> Work<'static> {
         let client = Rc::clone(this);
         Work::new(move |count, clock| {
@@ -85,8 +84,7 @@ impl NbdClient {
             let more = (count - sent).min(requests.depth as u64 - (sent - answered));
             self.send(more, requests)?;
             sent += more;
-            // All replies that were received together are processed, and as many requests are then sent by
-            // one system call.
+            // After all replies that were received together, as many requests are sent by one system call.
             answered += self.hear(requests)?;
         }
         Ok(())

@@ -3,8 +3,7 @@
 //! [`run_inside`] runs the program in a new network namespace, in which callers, and servers at the loopback,
 //! run. nfs-ganesha registers with rpcbind, of which there is one per network: in a namespace of the run it
 //! conflicts with no other rpcbind, and ends with the run. [`Network`] adds a second namespace for the
-//! servers at the other end of a [`Link`]; it must be used inside [`run_inside`], so that it disappears with
-//! the run.
+//! servers at the other end of a [`Link`]; it must be used inside [`run_inside`], to disappear with the run.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr};

@@ -253,7 +253,7 @@ impl Crowd {
         let epoll = Epoll::new().doing(|| "poll sockets".to_owned())?;
         let mut connections = Vec::with_capacity(clients);
         for token in 0..clients {
-            // Never blocks; this thread sleeps for all of them.
+            // `Spin` sockets never block: the thread sleeps in epoll, for all of them.
             let connection = Connection::connect(server.nfs, Wait::Spin)?;
             epoll.add(&connection, token as u64, Interest::Readable).doing(|| "poll sockets".to_owned())?;
             connections.push((connection, Records::new(HEAD_BYTES)));

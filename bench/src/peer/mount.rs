@@ -22,7 +22,7 @@ pub struct Mount {
     /// Control socket, if there is one.
     control: Option<PathBuf>,
     /// `true` if the server ends with the mount.
-    is_all: bool,
+    ends_with_mount: bool,
 }
 
 impl Mount {
@@ -53,7 +53,7 @@ impl Mount {
     /// Mounts with a server that continues after the unmount, as it may have other front ends.
     pub fn of_server(command: Command, point: &Path) -> Result<Self> {
         let mut mount = Self::by_command(command, point)?;
-        mount.is_all = false;
+        mount.ends_with_mount = false;
         Ok(mount)
     }
 
@@ -62,7 +62,7 @@ impl Mount {
         fs::create_dir_all(point).doing_to("make", point)?;
         let before = fs::metadata(point).doing_to("look at", point)?.dev();
         let server = Server::start(program, &mut command)?;
-        let mut mount = Self { server, point: point.to_owned(), control: None, is_all: true };
+        let mut mount = Self { server, point: point.to_owned(), control: None, ends_with_mount: true };
         let mounted = || fs::metadata(point).is_ok_and(|there| there.dev() != before);
         mount.server.wait_until("mount", mounted)?;
         Ok(mount)
@@ -86,7 +86,7 @@ impl Drop for Mount {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        if !self.is_all || !self.server.ended_within(Duration::from_secs(2)) {
+        if !self.ends_with_mount || !self.server.ended_within(Duration::from_secs(2)) {
             self.server.stop();
         }
     }

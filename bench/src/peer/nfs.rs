@@ -139,8 +139,8 @@ fn free_port_at(link: Link) -> Result<SocketAddr> {
     Ok(SocketAddr::new(link.server(), free_port()?.port()))
 }
 
-/// Returns `true` if a process listens at a TCP port of any address in the network of `process`; a test
-/// connection would count as a client.
+/// Returns `true` if a process listens at a TCP port of any address in the network of `process`. It reads the
+/// kernel's table, since a test connection would count as a client.
 pub(super) fn is_listening_in(process: &str, port: u16) -> bool {
     /// State TCP_LISTEN in /proc/net/tcp.
     const LISTENS: &str = "0A";

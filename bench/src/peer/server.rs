@@ -134,8 +134,8 @@ pub fn completed(what: &str, command: &mut Command) -> Result<String> {
     Err(Error::Wrong { what: what.to_owned(), answer: format!("{}: {last}", output.status) })
 }
 
-/// Returns `true` if a process accepts connections at a socket. An existing file is not enough, and a test
-/// connection would occupy servers with a single client.
+/// Returns `true` if a process accepts connections at a socket. It reads the kernel's table, since the file
+/// may exist earlier, and a test connection would occupy a server that serves only one client.
 pub(super) fn accepts_at(socket: &Path) -> bool {
     accepts_in("self", socket)
 }

@@ -28,7 +28,7 @@ pub struct Report {
     /// `true` for a smoke test, whose figures mean nothing.
     pub quick: bool,
     pub machine: Machine,
-    /// Conditions: warm or cold caches, counters.
+    /// Conditions of the measurement, such as warm or cold caches.
     pub conditions: Vec<String>,
     /// Figures in the order of the table.
     pub figures: Vec<Figure>,
@@ -142,8 +142,8 @@ impl Figure {
         Some(Self { spread, rounds, ..Self::single(row, variant, column, unit, 0.0) })
     }
 
-    /// Returns the lesser of two figures with a factor each, by round if they were measured interleaved: a
-    /// target that is one or the other.
+    /// Returns the lesser of two figures, each times its factor, by round if they were measured interleaved.
+    /// It is the target of a figure that must be at least one of them.
     pub fn lesser(one: &Self, one_times: f64, other: &Self, other_times: f64) -> Option<Self> {
         let rounds = one.by_round(other, |a, b| (a * one_times).min(b * other_times));
         let label =

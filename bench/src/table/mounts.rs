@@ -54,8 +54,8 @@ pub enum Over {
     Nfs,
 }
 
-/// One column's access to the directory: the directory itself, or a mount of it. Dropping it unmounts, and
-/// then ends the server.
+/// One column's access to the directory: the directory itself, or a mount of it. Dropping it unmounts and
+/// ends the server.
 pub struct Side {
     pub name: String,
     /// Path of the directory, or of its mount point.

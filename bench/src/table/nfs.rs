@@ -35,8 +35,8 @@ const NULL: &str = "null responder";
 const FILES: usize = 1_000;
 
 /// Measures the rows whose names begin with a prefix of [`Plan::only`], or all if it is empty. Fails if a
-/// prefix matches no row. `no_peer` is the reason to omit the peer, if it would conflict with the host's
-/// rpcbind.
+/// prefix matches no row. `no_peer` is the reason to omit the peer, if its rpcbind would conflict with the
+/// host's.
 pub fn run(plan: &Plan, no_peer: Option<&str>) -> Result<Report> {
     measured(sheet!(plan, "nfs")?, |sheet, report| {
         let tree = Tree::new(&plan.within, FILES)?;
@@ -136,8 +136,7 @@ struct Load {
     /// Calls in flight.
     #[serde(default)]
     outstanding: u32,
-    /// `true` if libnfs makes the calls; `false` for our own client, which needs less processor time per
-    /// call.
+    /// `true` if libnfs makes the calls; `false` for our own client, which costs less per call.
     #[serde(default)]
     by_libnfs: bool,
     /// Limits shown in this row: [`BARE`], [`NULL`].
@@ -314,8 +313,7 @@ const LISTING: &str = "a long directory being listed";
 /// Factor of the turn's length, since a 99th percentile needs many operations.
 const LONGER: u32 = 5;
 
-/// Measures the 99th percentile of GETATTR, on an idle server and while another client lists a long
-/// directory.
+/// Measures the 99th percentile of GETATTR, when idle and while another client lists a long directory.
 fn a_long_listing(table: &mut Table<'_, '_>) -> Result<()> {
     if !table.wants(LATENCY) {
         return Ok(());

@@ -154,7 +154,7 @@ pub enum Request {
     WriteLarge,
 }
 
-/// Waiting mode of the client ("guest"), and placement. A polling client would keep the server from a shared
+/// Waiting mode of the client ("guest"), and placement. If it polled, it would keep the server from a shared
 /// core.
 const VARIANTS: [(&str, Wait, Placement); 3] = [
     ("guest polls, two cores", Wait::Poll, Placement::TwoCores),

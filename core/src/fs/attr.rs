@@ -22,8 +22,8 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// All types. A type's index is its number in the databases of layers (`host/runtime/src/rows.rs`), so
-    /// the order must not change.
+    /// All types. A type's index is its number in layers' databases (`host/runtime/src/rows.rs`): keep the
+    /// order.
     pub const ALL: [Self; 7] = [
         Self::Regular,
         Self::Directory,

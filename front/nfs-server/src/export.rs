@@ -285,8 +285,8 @@ impl NfsService {
         &self.exports
     }
 
-    /// Begins a call that lists a subtree; the call counts as running until the result is dropped. `None` if
-    /// [`SUBTREES_MAX`] are running.
+    /// Begins a call that lists a subtree; the result is dropped when it ends. `None` if [`SUBTREES_MAX`] are
+    /// running.
     pub(crate) fn begin_subtree(&self) -> Option<Arc<()>> {
         let counted = self.subtrees.clone();
         (Arc::strong_count(&counted) <= SUBTREES_MAX + 1).then_some(counted)

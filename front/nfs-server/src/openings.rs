@@ -164,8 +164,7 @@ pub(crate) struct Openings {
     backing: Arc<Backing>,
     cache: Cache<Key, Arc<Opening>>,
     started: Instant,
-    /// Number of times that openings without unstable writes were evicted; locked while they are removed from
-    /// the cache.
+    /// Number of times that openings without unstable writes were evicted; locked while they are removed.
     evictions: Mutex<u64>,
 }
 

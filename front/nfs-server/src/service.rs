@@ -107,7 +107,8 @@ async fn side(
         side::Call::Lend(args) => drop(results.value(&lending::lend(&caller, args, data).await)),
         side::Call::Pack(args) => packing::pack(&caller, args, results).await,
         side::Call::Unpack(args) => {
-            // An unpack changes the same as a WRITE.
+            // UNPACK, a write of compressed data, has the request key of a WRITE, and recalls leases as a
+            // WRITE does.
             let caller = caller.of(nfs3::Procedure::Write, arguments);
             let _changing = caller.begin_change(args.file).await;
             results.value(&packing::unpack(&caller, args).await);

@@ -1,5 +1,5 @@
-//! Codec by the generic XDR library `nfs3_types`, which passes each item, file data included, through a call
-//! of `Write` or `Read`.
+//! Codec by the generic XDR library `nfs3_types`, which passes each item, even file data, through `Write` or
+//! `Read`.
 
 use std::borrow::Cow;
 use std::hint::black_box;

@@ -110,8 +110,7 @@ impl Connection {
         }
     }
 
-    /// Receives available replies to calls of [`Connection::send`] without waiting; returns the slots that
-    /// are free again.
+    /// Receives available replies to calls of [`Connection::send`] without waiting; returns the freed slots.
     pub fn receive(&mut self, call: &Call, records: &mut Records) -> Result<Vec<u32>> {
         let mut places = Vec::new();
         while let Some(got) = self.stream.try_read(&mut self.buffer).doing(|| "receive".to_owned())? {
@@ -201,7 +200,7 @@ pub struct Records {
     len: usize,
 }
 
-/// A complete record.
+/// The start of a complete record (`head`), and the record's length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     pub head: &'a [u8],

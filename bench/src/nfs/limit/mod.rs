@@ -1,8 +1,9 @@
 //! Null servers, which show the cost of network and callers alone. Each runs in its own process,
 //! `tombolo-bench limit KIND ADDRESS`, so that it is placed and measured like any server.
 //!
-//! [`Limit::Swap`] exchanges requests and replies of fixed sizes over bare TCP, from a call and its reply to
-//! a file and one byte that confirms it: an upper bound for any protocol. [`null`] is the null server of NFS.
+//! [`Limit::Swap`] exchanges requests and replies of fixed sizes over bare TCP, such as those of a call and
+//! its reply, or a whole file and one byte that confirms it: an upper bound for any protocol. [`null`] is the
+//! null server of NFS.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -47,7 +48,7 @@ pub fn serve(limit: Limit, address: SocketAddr, folder: &Path) -> Result<()> {
     for stream in listener.incoming() {
         let stream = stream.doing(|| "accept a connection".to_owned())?;
         let folder = folder.to_owned();
-        // Every run ends with clients that disconnect.
+        // Errors are ignored: every client disconnects in the end.
         std::thread::spawn(move || drop(converse(limit, stream, &folder)));
     }
     Ok(())

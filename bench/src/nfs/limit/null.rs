@@ -58,8 +58,8 @@ pub fn converse(mut stream: Stream) -> io::Result<()> {
 const PLENTY: u64 = 1 << 50;
 const FINEST: NfsTime3 = NfsTime3 { seconds: 0, nseconds: 1 };
 
-/// Appends the reply to a call of `call_bytes`, without file data; returns how many bytes of file data must
-/// follow the reply, without padding.
+/// Appends the reply to a call of `call_bytes`, without file data; returns the number of data bytes that must
+/// follow it, without padding.
 pub fn answer(call: &[u8], call_bytes: usize, replies: &mut Vec<u8>) -> io::Result<usize> {
     let mut xdr = Decoder::new(call);
     let not_served = |error| io::Error::new(io::ErrorKind::InvalidData, error);

@@ -45,7 +45,7 @@ pub const PARTS: &[(&str, Part)] = &[
     ("build", |plan| part(plan, programs::build)),
 ];
 
-/// Measures a part inside the run's network namespaces. A part that fails is reported, and the others are
+/// Measures a part inside the run's network namespaces. The failure of a part is reported; the others are
 /// still measured.
 fn part<'a>(plan: &'a Plan, run: impl FnOnce(&TestHost<'a>) -> Result<Report>) -> Result<Report> {
     // Clears earlier pinning: programs started now may run anywhere.
@@ -285,11 +285,11 @@ fn add_costs(report: &mut Report, series: &[Series], Transfer { switches, cpu, .
 
 /// Variant without a fixed limit.
 const ADAPTIVE: &str = "adaptive";
-/// Targets: our best throughput relative to that of the client with a thread per request; that client's
-/// context switches relative to ours; and our throughput with the adaptive limit relative to that with the
-/// best fixed one.
+/// Target: our best throughput relative to that of the client with a thread per request.
 const THROUGHPUT_TARGET: f64 = 1.3;
+/// Target: context switches of the client with a thread per request, relative to ours.
 const SWITCHES_TARGET: f64 = 2.5;
+/// Target: our throughput with the adaptive limit, relative to that with the best fixed limit.
 const ADAPTIVE_TARGET: f64 = 0.9;
 
 /// Compares throughput and context switches over the in-flight limit; and the adaptive limit.

@@ -1,7 +1,7 @@
 //! Null request from a User Mode Linux (UML) guest to its host, over a file that is the guest's
 //! `/dev/mmapper`. [`run`] compares it with a null request between two processes of the host over the same
-//! file, both polling. [`bell`] measures the guest while both sides sleep, woken by a bell or by nothing but
-//! a timer.
+//! file, both polling. [`bell`] measures the guest while both sides sleep, woken by a bell or by a timer
+//! only.
 //!
 //! A client is a process that runs [`serve_orders`], on the host or in the guest. It takes its commands from
 //! a [`Mailbox`] in the shared memory, the only channel into a guest. It measures with the processor's cycle
@@ -78,8 +78,7 @@ pub fn run(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Starts a server over a file in `place`; returns the mapped file too. The mailboxes follow the link's
-/// memory.
+/// Starts a server over a file in `place`; returns the file, mapped, too. Mailboxes follow the link in it.
 fn serve(place: &Place, mode: Mode, bell: Option<&Path>) -> Result<(AtSocket, Region)> {
     let (path, bytes) = (place.beside("memory"), LINK_BYTES + PAGE * CLIENTS);
     let server = AtSocket::over_memory(&place.shared(), (&path, LINK_BYTES), mode, bell)?;
@@ -144,8 +143,8 @@ impl Client {
         }
     }
 
-    /// Sends a command for `count` requests; returns their p1, p50 and p99 in nanoseconds. `how` is that of
-    /// [`Mailbox`].
+    /// Sends a command for `count` requests; returns their p1, p50 and p99 in nanoseconds. `how`:
+    /// [`Mailbox::how`].
     fn turn(&mut self, count: usize, how: u32) -> Result<[f64; 3]> {
         self.mailbox.tell(u32::try_from(count).unwrap_or(u32::MAX), how);
         let answer = self.answers.recv_timeout(TURN).unwrap_or_else(|error| error.to_string());
@@ -167,8 +166,8 @@ fn words(memory: &Path, client: u64) -> Vec<std::ffi::OsString> {
 }
 
 const BELL_COLUMNS: [(&str, u32); 2] = [("no doorbell", 0), ("bell", BELLED)];
-/// Rows: requests per turn (at most 20 in a quick run), bits of [`Mailbox::how`], and number of threads that
-/// compute meanwhile.
+/// Rows: requests per turn (at most 20 in a quick run), bits of [`Mailbox::how`], and threads that compute
+/// meanwhile.
 const ROWS: [(usize, u32, usize); 4] = [(2000, 0, 0), (100, RESTED, 0), (300, 0, 2), (60, RESTED, 2)];
 
 /// Measures requests for which both sides sleep, with a bell and without a doorbell.

@@ -5,9 +5,8 @@
 //! part are interleaved.
 //!
 //! To add a part: its sheet, `bench/tables/ring-PART.toml`; a function that adds the sheet's figures to a
-//! report; a line with both in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
-//! prerequisites are reported as [`Error::Absent`], and the part is skipped.
-//! With [`Plan::quick`] a part takes a second or two.
+//! report; a line with both in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing prerequisites are
+//! reported as [`Error::Absent`], and the part is skipped. With [`Plan::quick`] a part takes a second or two.
 //!
 //! Reading order: [`session`]; [`cells`], the contests that a sheet lists; the other parts in any order.
 
@@ -224,8 +223,7 @@ const CALLER: &str = "at rest: the caller's share of a processor";
 /// Column of a server without links.
 const NO_LINK: &str = "no link";
 
-/// Kinds of endpoints: a socket, over which doorbells are passed; and a file as shared memory, without
-/// doorbells.
+/// Kinds of endpoints: a socket, which passes doorbells; and a file as shared memory, without doorbells.
 const KINDS: [&str; 2] = ["doorbell", "no doorbell"];
 /// Size of the file of a "no doorbell" endpoint.
 const MEMORY_BYTES: u64 = 16 << 20;
@@ -300,8 +298,8 @@ fn idle(report: &mut Report, servers: &[Side], plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Returns the processor shares of server and caller, in percent, without requests. `_session` is borrowed so
-/// that it stays open meanwhile.
+/// Returns the processor shares of server and caller, in percent, without requests. `_session` stays open
+/// meanwhile.
 fn shares(side: &Side, _session: Option<&Session>, plan: &Plan) -> (f64, f64) {
     let meter = CostMeter::new(&[side.server.server.id()], None).besides_initial_thread();
     thread::sleep(SETTLE);
@@ -364,8 +362,7 @@ fn copies(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
         let inside = share(moved.received_inside + moved.sent_inside);
         let outside = share(moved.received_outside + moved.sent_outside);
         let touched = share(touched_bytes);
-        // Data that the kernel moved to or from other memory of the server were copied once more, to the
-        // link.
+        // Data that the kernel moved to or from other memory were copied once more, to or from the link.
         let copies = inside + 2.0 * outside + touched;
         for (part, value) in [(COPIES, copies), (KERNEL, inside), (ELSEWHERE, outside), (TOUCHED, touched)] {
             report.add(row, part, column, Unit::Times, value);
@@ -410,8 +407,8 @@ const OUTSTANDING: usize = 4;
 /// Requests of the warm-up, in which the program's memory is registered.
 const WARM_REQUESTS: usize = 40;
 
-/// Measures the cost of the intermediate domain in a chain of three: this process, a server that forwards,
-/// and the server of the files.
+/// Measures the cost of the intermediate domain in a chain of three: a client, a server that forwards, and a
+/// file server.
 fn chain(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     let (place, _) = served(&sheet.plan.within)?;
     let last = AtSocket::waiting(&place.shared(), &place.beside("last"), Mode::Event)?;

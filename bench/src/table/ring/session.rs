@@ -130,8 +130,8 @@ impl Operation {
     }
 }
 
-/// Repeats one operation over a link. Each turn has its own link, because a polling server occupies a core as
-/// long as it has one.
+/// Repeats one operation over a link. Each turn has its own link, because a server that polls it occupies a
+/// core.
 pub fn linked(endpoint: Endpoint, operation: Operation) -> Work<'static> {
     let bytes = operation.bytes();
     let run = move |count, clock: &mut Clock| {

@@ -1,6 +1,5 @@
 //! `library`: the library's `CachedTree` compared with its `Tree`, which has no cache, and with system calls
-//! on the same files. It also counts the requests that a cached file costs while another client writes to a
-//! different file.
+//! on the same files. It also counts requests for cached files while another client writes to one other file.
 
 use std::fs::{self, File};
 use std::hint::black_box;

@@ -5,9 +5,8 @@
 //! mount with `coherence=push` and the library's `CachedTree`, which need no requests for unchanged files.
 //!
 //! To add a part: its sheet, `bench/tables/vnfs-PART.toml`; a function that adds the sheet's figures to a
-//! report; a line with both in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
-//! prerequisites are reported as [`Error::Absent`], or as missing columns with
-//! the reason.
+//! report; a line with both in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing prerequisites are
+//! reported as [`Error::Absent`], or as missing columns with the reason.
 //!
 //! Reading order: [`SmallTree`], [`mounts`]; [`library`], [`notices`]; the other parts in any order.
 
@@ -49,17 +48,13 @@ pub const PARTS: &[(&str, Part)] = &[
     ("guest-nfs", part!("vnfs-guest-nfs", guest_nfs)),
 ];
 
-/// Operation of a row.
+/// Operation of a row: [`stat`], [`find_newer`], [`list_long`] or [`git_status`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Walk {
-    /// [`stat`].
     Stat,
-    /// [`find_newer`].
     Find,
-    /// [`list_long`].
     List,
-    /// [`git_status`].
     Status,
 }
 
@@ -360,8 +355,7 @@ fn guest_nfs(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Boots a guest that runs all phases once; returns the seconds of each, named `SIDE.ROW` with one of
-/// [`SIDES`].
+/// Boots a guest that runs all phases once; returns the seconds of each, named `SIDE.ROW` (see [`SIDES`]).
 fn turn(place: &Place, placement: Placement, source: &Path, files: usize) -> Result<Vec<(String, f64)>> {
     let [memory, bell, files_at, image, disk_at] =
         ["memory", "bell", "virtiofs.sock", "image", "disk.sock"].map(|name| place.beside(name));

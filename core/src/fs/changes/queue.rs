@@ -56,8 +56,8 @@ struct NodeHasher(u64);
 
 impl Hasher for NodeHasher {
     fn finish(&self) -> u64 {
-        // Only the upper bits of the product depend on all of the number, but the map selects a bucket by the
-        // lower bits.
+        // Only the product's upper bits depend on all of the number; the map selects buckets by the lower
+        // bits.
         self.0 ^ self.0 >> 32
     }
 

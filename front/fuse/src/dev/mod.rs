@@ -56,8 +56,7 @@ pub struct Options {
     pub local_locks: bool,
     /// `true` if extended attributes are exposed.
     pub xattrs: bool,
-    /// `true` if this kernel labels files (SELinux): a request for a missing label must then fail with
-    /// ENODATA.
+    /// `true` if this kernel labels files (SELinux): missing labels must then be ENODATA.
     pub labels: bool,
     /// `true` if names are invalidated all at once where the kernel supports it (Linux 6.16), and not each by
     /// itself.

@@ -155,7 +155,7 @@ impl NotifierThread {
         }
     }
 
-    /// Has the kernel revalidate a name at its next use. Linux before 6.2 drops the name.
+    /// Makes the kernel revalidate a name at its next use. Linux before 6.2 drops the name.
     fn expire(&self, (dir, name): &DirName) {
         let parent = tombolo_wire_fuse::NodeId(dir.0);
         self.write(&Notification::InvalEntry { parent, name: name.as_name(), expire_only: true });
@@ -164,7 +164,8 @@ impl NotifierThread {
     /// Invalidates all of the kernel's cached state. Names that must be invalidated one by one are last,
     /// because each waits until no request under way holds the lock of its directory.
     fn invalidate_everything(&self, under_way: &mut Vec<Retry>) {
-        // The session must not be held while the kernel blocks.
+        // The session is not held during the notifications: the kernel may block them, and a held session
+        // could not end.
         let by_name = self.session.upgrade().is_some_and(|session| session.kernel_names().is_some());
         if !by_name {
             self.write(&Notification::IncEpoch);

@@ -195,7 +195,7 @@ impl Area {
     }
 
     /// Stores the number of records used so far, before another one is used: the next process examines only
-    /// as many.
+    /// these.
     pub(super) fn set_used(&self, records: Records, used: u32) {
         self.store(records.used_at(), used.into());
     }

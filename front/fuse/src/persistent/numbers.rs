@@ -17,9 +17,8 @@ struct Pair {
 
 type Chunk = Box<[Pair]>;
 
-/// The mapping of one of the two tables of records. Any thread may read it without a lock; it is changed
-/// under the mutex of the [`RecordTable`](super::table::RecordTable), and cleared after the session has ended
-/// there.
+/// The mapping between the guest's and this process's numbers, of nodes or of openings. Any thread may read
+/// it without a lock; changes are made under the mutex of the [`RecordTable`](super::table::RecordTable).
 #[derive(Debug)]
 pub(super) struct Numbers {
     records: Records,

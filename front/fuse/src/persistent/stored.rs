@@ -271,7 +271,7 @@ impl Inner {
             Ok(local) if self.stored.is_some() => local,
             _ => return Answer::ok(()),
         };
-        if self.table().is_removed(file.node) {
+        if self.table().may_lose_name(file.node) {
             self.store_opening(file.open, local);
             return Answer::ok(());
         }

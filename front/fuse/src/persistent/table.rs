@@ -249,8 +249,8 @@ impl RecordTable {
         self.nodes.remove(&node).map(|known_node| (node, known_node.look_up_count))
     }
 
-    /// Begins the removal of a name of this node, or of an unknown one. Returns `true` if the guest has
-    /// anything open.
+    /// Begins the removal of a name of this node; `None`: of a node not looked up yet. Returns `true` if the
+    /// guest has any openings, whose files might lose their last names.
     pub(super) fn removes(&mut self, node: Option<NodeId>) -> bool {
         *self.removals.entry(node).or_default() += 1;
         !self.openings_by_node.is_empty()
@@ -266,8 +266,8 @@ impl RecordTable {
         }
     }
 
-    /// Returns `true` if a name of the node may be about to be removed.
-    pub(super) fn is_removed(&self, node: NodeId) -> bool {
+    /// Returns `true` if a removal in progress may remove a name of the node.
+    pub(super) fn may_lose_name(&self, node: NodeId) -> bool {
         self.removals.contains_key(&Some(node)) || self.removals.contains_key(&None)
     }
 
@@ -315,7 +315,7 @@ impl RecordTable {
         true
     }
 
-    /// Removes an opening; returns this process's number, if it has one.
+    /// Removes the opening with the guest's `number`; returns this process's number of it, if it has one.
     pub(super) fn released(&mut self, area: &Area, numbers: &Numbers, number: Number) -> Option<OpenId> {
         let index = area.find(Records::Openings, number).filter(|_| !self.has_ended)?;
         self.earlier_openings.remove(&area.opening(index).unique);

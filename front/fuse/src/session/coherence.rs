@@ -121,8 +121,7 @@ impl PageCache {
     /// of the file as it last knew it.
     ///
     /// Returns `false` before Linux 6.6, where direct writes do not drop pages cached by other openings,
-    /// whose readers would keep seeing the old data. Linux 6.6 also allows mappings of files opened with
-    /// direct I/O.
+    /// whose readers would keep seeing the old data, and files opened with direct I/O cannot be mapped.
     fn bypasses_page_cache(how: OpenFlags, negotiated: Capabilities) -> bool {
         let past = how.contains(OpenFlags::APPEND) || !how.contains(OpenFlags::READ);
         past && negotiated.contains(Capabilities::DIRECT_IO_ALLOW_MMAP)

@@ -37,7 +37,6 @@ pub trait Exchange: Send + Sized + 'static {
     /// without notifications.
     fn notify(&mut self, _notification: &[u8]) {}
 
-    /// Reclaims the memory of the exchange and of its slot after a reply that was not sent at once; called on
-    /// the thread that sent it.
+    /// Reclaims the memory of the exchange and of its slot after a later reply, on the thread that sent it.
     fn retire(self, slot: Box<Slot>);
 }

@@ -58,7 +58,7 @@ impl KernelNames {
     }
 
     /// Records the names in a reply that is about to be written. Returns names that the kernel is to drop,
-    /// because their files have too many.
+    /// since their files have too many.
     pub(super) fn record(&self, request: &Decoded<'_>, body: &Body) -> Vec<DirName> {
         let dir = NodeId(request.header.node.0);
         let mut table = lock(&self.0);

@@ -25,8 +25,8 @@ const LOG_MAX: usize = 1024;
 
 /// Time for which the names in a written reply count as not yet applied by the requesting thread.
 const UNDER_WAY: Duration = Duration::from_secs(4);
-/// Time for which a name's move by this session is recorded: longer than a notice about the old name takes to
-/// arrive.
+/// Time for which a name's move by this session is recorded: more than the delay of a notice about the old
+/// name.
 const MOVED: Duration = Duration::from_secs(60);
 /// Maximum number of names to which one name was moved; beyond it everything is invalidated.
 const TARGETS_MAX: usize = 64;

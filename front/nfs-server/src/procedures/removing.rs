@@ -105,8 +105,8 @@ async fn look_up_victim(dir: &CallTarget, name: Name<'_>) -> (Option<Victim>, Ct
 async fn drop_victim(dir: &CallTarget, victim: Option<Victim>) {
     let Some(Victim { guard, is_last }) = victim else { return };
     let (export, node) = (&dir.export, guard.id());
-    // Without unstable data the file need not be checked for a new name given meanwhile: it would be found
-    // and opened again.
+    // Without unstable data, dropping the node is harmless even if the file got a new name meanwhile: the
+    // next call looks it up and opens it again.
     if is_last && export.openings.close_stable(node) {
         export.nodes.remove(node);
         return;

@@ -39,7 +39,7 @@ const USE_EVERY: Duration = Duration::from_secs(1);
 const FIRST_PORT: u16 = 8080;
 
 /// A host for clones: an end of the WAN link, with directories of its own. Dropping it ends its clones and
-/// all their processes.
+/// their processes.
 pub struct Host<'a> {
     place: TempDir,
     network: &'a End,
@@ -456,7 +456,7 @@ impl Floor {
     }
 }
 
-/// Loads a device state into a waiting QEMU, resumes it, and adds a network card.
+/// Loads a device state into a waiting QEMU, resumes it, and adds a network card. `runs`: QEMU still runs.
 fn resumed(monitor: &Path, state: &Path, net: &str, runs: &mut dyn FnMut() -> bool) -> Result<Monitor> {
     let failed = |error: MonitorError| wrong("resume a guest", &error);
     let runs = RefCell::new(runs);
