@@ -97,8 +97,7 @@ fn all(plan: &Plan, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Measures the wanted parts of a table, and publishes their reports. A part that this machine cannot measure
-/// is reported.
+/// Measures the wanted parts of a table; publishes their reports, and the reasons for missing ones.
 fn measured(plan: &Plan, table: &TableArgs, out: &mut dyn Write) -> Result<()> {
     let one = |name, part: Part| vec![(name, part)];
     let (name, parts) = match table {

@@ -102,8 +102,7 @@ pub struct Ctx {
     pub session: SessionId,
     /// The request's id in the logs.
     pub request: RequestId,
-    /// Key that identifies retransmissions; `None` if the request is never repeated, or may be executed
-    /// twice.
+    /// Key that identifies retransmissions; `None` if the request is not repeated, or may be executed twice.
     pub key: Option<RequestKey>,
     /// User on whose behalf the operation runs.
     pub identity: Identity,
@@ -114,8 +113,7 @@ pub struct Ctx {
     /// Optional results that the caller will use; others are omitted.
     pub want: Want,
     /// For `getattr`: accept cached attributes fetched after this instant, so that a layer reuses attributes
-    /// that accompanied another answer. For `lookup`: reject cached entries older than this, even if they are
-    /// trusted.
+    /// that accompanied another answer. For `lookup`: reject older cached entries, even trusted ones.
     pub fetched_since: Option<Instant>,
     /// For a removal: attributes from the caller's recent look-up of the name. The name may refer to another
     /// node by now; a back end for which that does not matter need not look the name up again.

@@ -1,6 +1,5 @@
 //! Reference client with a thread per request, like SunOS's biods: the program hands over its data, and a
-//! thread sends it and waits for the reply. [`Queue`] is the bounded queue between them, with a pool of
-//! buffers.
+//! thread sends it and waits for the reply. [`Queue`] is between them, bounded.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, Read, Write};

@@ -1,5 +1,4 @@
-//! File operations of a program, by system calls: the same code for a FUSE mount and for the directory below
-//! it.
+//! File operations of a program, by system calls: the same for a FUSE mount and the directory below it.
 
 use std::cell::Cell;
 use std::ffi::OsString;

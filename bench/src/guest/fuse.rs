@@ -1,5 +1,4 @@
-//! FUSE client of a guest in this process: requests and replies directly on a virtqueue, and timed
-//! operations.
+//! FUSE client of a guest in this process: requests directly on a virtqueue, and timed operations.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -83,8 +83,7 @@ impl CostMeter {
         self
     }
 
-    /// Returns the present counters. They never decrease: the last known counters of ended threads are
-    /// included.
+    /// Returns the present counters. They never decrease: ended threads are included as last known.
     pub fn now(&self) -> Cost {
         let mut cost = Cost::default();
         for server in &self.servers {

@@ -39,8 +39,7 @@ pub struct Work<'a> {
 
 impl<'a> Work<'a> {
     /// Creates an operation: `run` performs it the given number of times, with [`Clock::start`] before the
-    /// first and [`Clock::lap`] after each. Untimed work (such as clean-up) goes between a lap and the next
-    /// start.
+    /// first and [`Clock::lap`] after each. Untimed work (clean-up) goes between a lap and a start.
     pub fn new(run: impl FnMut(u64, &mut Clock) -> Result<()> + 'a) -> Self {
         Self { run: Box::new(run), count_max: u64::MAX, bytes: None, caller: None, per_second: false }
     }
@@ -247,8 +246,7 @@ fn quantile(sorted: &[f64], quantile: f64) -> Option<f64> {
 /// `true` once a signal has requested the end of the run.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Handles SIGINT and SIGTERM from now on: the run ends after the present turn; a second signal ends it at
-/// once.
+/// Handles SIGINT and SIGTERM from now on: the run ends after the present turn; at a second signal, at once.
 pub fn end_on_signals() -> Result<()> {
     tombolo_host_runtime::signals::on_stop(|_| ASKED.store(true, Ordering::Relaxed))
         .doing(|| "listen for signals".to_owned())

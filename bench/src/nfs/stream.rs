@@ -9,8 +9,7 @@ use serde::Deserialize;
 use tombolo_host_runtime::polling::PollWindow;
 use tombolo_sys::moment::Moment;
 
-/// Way in which a reader waits. It matters more than the processing of the bytes: a sleeping reader must be
-/// woken.
+/// Way in which a reader waits. It matters more than processing the bytes: a sleeper must be woken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wait {

@@ -1,5 +1,4 @@
-//! Measured programs: Tombolo and its peers. Each runs in its own process, and ends when its [`Server`] is
-//! dropped.
+//! Measured programs: Tombolo and its peers. Each is a process, which ends when its [`Server`] is dropped.
 
 mod mount;
 mod nfs;

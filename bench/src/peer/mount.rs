@@ -76,8 +76,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // The server ends with the unmount; if not, its drop kills it, and at worst a dead mount point
-        // remains.
+        // The server ends with the unmount; if not, its drop kills it, and a dead mount point may remain.
         for _ in 0..3 {
             let unmount =
                 Command::new("fusermount3").arg("-uq").arg(&self.point).stdin(Stdio::null()).status();

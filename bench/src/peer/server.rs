@@ -140,8 +140,7 @@ pub(super) fn accepts_at(socket: &Path) -> bool {
     accepts_in("self", socket)
 }
 
-/// Returns `true` if a process accepts connections in the network of `process`, whose table lists only its
-/// own sockets.
+/// Returns `true` if a process accepts connections in the network of `process`, whose table has no others.
 pub(super) fn accepts_in(process: &str, socket: &Path) -> bool {
     /// Flag `__SO_ACCEPTCON` in /proc/net/unix.
     const ACCEPTS: &str = "00010000";
@@ -245,8 +244,7 @@ impl AtSocket {
         Self::start_links(command, shared, memory, |_| memory.exists())
     }
 
-    /// Starts a command of ours that serves `shared`, which is its last argument. It may run in another
-    /// network.
+    /// Starts a command of ours that serves `shared`, its last argument. It may run in another network.
     pub fn by_command(mut command: Command, shared: &Path, socket: &Path) -> Result<Self> {
         command.arg("--shm").arg(socket);
         Self::start_links(command, shared, socket, |network| accepts_in(network, socket))

@@ -92,8 +92,7 @@ impl Figure {
         }
     }
 
-    /// Returns the figure of a series: a rate if its operations move bytes, otherwise a time. `None` without
-    /// rounds.
+    /// Returns the figure of a series: a rate if it moves bytes, else a time. `None` without rounds.
     pub fn of(row: &str, series: &Series) -> Option<Self> {
         let rates = |amount: f64| series.turns.iter().map(|turn| amount / turn.mean_ns * 1e9).collect();
         let (unit, rounds): (_, Vec<f64>) = match series.bytes {
@@ -124,8 +123,7 @@ impl Figure {
         (figure.spread.median > 0.0).then_some(figure)
     }
 
-    /// Returns a cost of the caller per million bytes, by round, as a separate figure. `None` without rounds
-    /// or bytes.
+    /// Returns a cost of the caller per million bytes, by round, as a figure. `None` without rounds or bytes.
     pub fn per_megabyte(row: &str, series: &Series, unit: Unit, what: fn(&Cost) -> f64) -> Option<Self> {
         let megabytes = series.bytes? as f64 / 1e6;
         let rounds = series.turns.iter().map(|turn| what(&turn.cost) / megabytes).collect();
@@ -303,8 +301,8 @@ impl Report {
         self.compare(ours.as_ref(), other.as_ref(), target);
     }
 
-    /// Compares two figures by round, and records the ratio. Does nothing if one is missing or both have been
-    /// compared.
+    /// Compares two figures by round, and records the ratio. Does nothing if one is missing, or for a
+    /// repetition.
     pub fn compare(&mut self, ours: Option<&Figure>, other: Option<&Figure>, target: Option<f64>) {
         let (Some(ours), Some(other)) = (ours, other) else { return };
         let ratio = ratio(ours, other, target);

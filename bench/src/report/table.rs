@@ -22,8 +22,7 @@ impl Report {
         parts.join("\n\n") + "\n"
     }
 
-    /// Returns the rows of the table: operation and variant. Items without variants are shown in the rows of
-    /// the variants.
+    /// Returns the rows of the table: operation and variant. Items without variants share the variants' rows.
     fn rows(&self) -> Vec<(&str, &str)> {
         let rows = unique(self.figures.iter().map(|figure| (figure.row.as_str(), figure.variant.as_str())));
         let varies = |row: &str| rows.iter().any(|(other, variant)| *other == row && !variant.is_empty());

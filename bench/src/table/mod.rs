@@ -46,8 +46,7 @@ impl Plan {
         if self.quick { quick } else { full }
     }
 
-    /// Returns those of `all` columns that were selected by their names in `--column`: all of them unless
-    /// some were.
+    /// Returns those of `all` columns that `--column` selects by name: all of them unless it selects some.
     pub fn columns<C: Clone>(&self, all: &[C], name: impl Fn(&C) -> String) -> Result<Vec<C>> {
         let is_wanted = |column: &&C| self.column.is_empty() || self.column.contains(&name(column));
         let wanted: Vec<C> = all.iter().filter(is_wanted).cloned().collect();

@@ -35,8 +35,7 @@ const NULL: &str = "null responder";
 const FILES: usize = 1_000;
 
 /// Measures the rows whose names begin with a prefix of [`Plan::only`], or all if it is empty. Fails if a
-/// prefix matches no row. `no_peer` is the reason to omit the peer, if its rpcbind would conflict with the
-/// host's.
+/// prefix matches no row. `no_peer`: the reason to omit the peer, such as a conflict with the host's rpcbind.
 pub fn run(plan: &Plan, no_peer: Option<&str>) -> Result<Report> {
     measured(sheet!(plan, "nfs")?, |sheet, report| {
         let tree = Tree::new(&plan.within, FILES)?;

@@ -154,8 +154,7 @@ pub enum Request {
     WriteLarge,
 }
 
-/// Waiting mode of the client ("guest"), and placement. If it polled, it would keep the server from a shared
-/// core.
+/// Waiting mode of the client ("guest"), and placement. A shared core excludes polling.
 const VARIANTS: [(&str, Wait, Placement); 3] = [
     ("guest polls, two cores", Wait::Poll, Placement::TwoCores),
     ("guest sleeps, two cores", Wait::Event, Placement::TwoCores),

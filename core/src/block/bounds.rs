@@ -10,8 +10,7 @@ use super::geometry::padded;
 use super::{Geometry, Range, SizeWatch, Sizes};
 use crate::{Error, Result, lock};
 
-/// The sizes of a disk that may be resized while in use, and its write protection. Usable from any thread at
-/// any time.
+/// The sizes of a disk that may be resized while in use, and its write protection. Usable from any thread.
 pub struct Bounds {
     /// The initial sizes; the field `size_bytes` has the current length.
     geometry: Geometry,

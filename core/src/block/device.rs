@@ -37,8 +37,7 @@ pub struct Zeroing {
 /// A disk. All operations may be called from any thread at any time. The caller has checked ranges against
 /// [`geometry`](Self::geometry) ([`Geometry::check`]); a range that nevertheless ends beyond the disk is
 /// refused with [`Error::InvalidArgument`](crate::Error::InvalidArgument). An operation that need not wait
-/// answers `Done`; one that would block answers `Later`. A `Sink` or `Source` is in use until the answer is
-/// available.
+/// answers `Done`; one that would block answers `Later`. A `Sink` or `Source` is in use until the answer.
 pub trait BlockDevice: Send + Sync {
     /// Returns the disk's fixed properties.
     fn profile(&self) -> Profile;
@@ -52,8 +51,7 @@ pub trait BlockDevice: Send + Sync {
     fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()>;
     /// Makes all answered writes durable.
     fn flush(&self, cx: &Ctx) -> Answer<()>;
-    /// Declares the contents of a range unused. Subsequent reads of the range are unspecified; its space may
-    /// be freed.
+    /// Declares the contents of a range unused. Later reads of it are unspecified; its space may be freed.
     fn discard(&self, cx: &Ctx, range: Range) -> Answer<()>;
     /// Makes a range read as zeroes, by whatever means `how` allows.
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()>;

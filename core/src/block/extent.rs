@@ -32,8 +32,7 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// Returns an empty list for the extents of `range`, which accepts `count_max` of them, or one if that
-    /// is 0.
+    /// Returns an empty list for the extents of `range`, which accepts `count_max` of them, but at least one.
     pub fn new(range: Range, count_max: usize) -> Self {
         Self { range, count_max: count_max.max(1), covered_bytes: 0, extents: Vec::new() }
     }

@@ -5,8 +5,7 @@
 /// `forward_disk!(to self.inner; read write)` calls the same method of the field `inner`.
 /// `forward_disk!(through self.call; read write)` calls `self.call(Op::Read, |disk| disk.read(cx, ...))`, and
 /// so on, with the most similar operation of a file, for a layer that wraps each call in the same way; `later
-/// self.call` calls `self.call(cx, move |disk, cx| disk.read(cx, ...))`, for a layer that makes the call
-/// later.
+/// self.call` calls `self.call(cx, move |disk, cx| disk.read(cx, ...))`, for a layer that calls later.
 #[macro_export]
 macro_rules! forward_disk {
     ($way:ident $me:ident.$inner:tt; $($method:ident)+) => { $($crate::forward_disk!(@$method $way $me $inner);)+ };

@@ -22,8 +22,7 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// All types. A type's index is its number in layers' databases (`host/runtime/src/rows.rs`): keep the
-    /// order.
+    /// All types. Keep the order: the index is stored by layers (`host/runtime/src/rows.rs`).
     pub const ALL: [Self; 7] = [
         Self::Regular,
         Self::Directory,
@@ -53,8 +52,7 @@ impl FileType {
     }
 }
 
-/// Permission bits with set-user-id, set-group-id and sticky: the low twelve bits of a POSIX mode, never the
-/// type.
+/// Permission bits, set-user-id, set-group-id and sticky: the low twelve bits of a POSIX mode, no type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mode(u16);
 
@@ -65,8 +63,7 @@ impl Mode {
     pub const SET_UID: u32 = 0o4000;
     /// Set group id on execution; on a directory: new entries inherit its group.
     pub const SET_GID: u32 = 0o2000;
-    /// Restricted deletion: only the owner of an entry or of its directory, and the superuser, may remove the
-    /// entry.
+    /// Restricted deletion: only the owner of an entry or of its directory, or the superuser, may remove it.
     pub const STICKY: u32 = 0o1000;
 
     /// Returns the mode of the low twelve bits of `bits`.
@@ -201,8 +198,7 @@ pub struct SetAttr {
     /// Fail with [`Error::NotSync`](crate::Error::NotSync), changing nothing, unless the node has this ctime
     /// (RFC 1813 §3.3.2, `sattrguard3`).
     pub guard_ctime: Option<Timestamp>,
-    /// Drop set-user-id, set-group-id and file capabilities, as required for a change by an unprivileged
-    /// user.
+    /// Drop set-user-id, set-group-id and file capabilities, as changes by unprivileged users must.
     pub kill_privileges: bool,
 }
 

@@ -93,8 +93,7 @@ pub trait FileSystem: Send + Sync {
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made>;
     /// Creates a symbolic link. The target is stored as it is, and not interpreted.
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made>;
-    /// Creates a node that is neither a directory nor a symbolic link: a regular file, a device, a fifo, a
-    /// socket.
+    /// Creates a node other than a directory or symbolic link: a regular file, a device, a fifo, a socket.
     fn mknod(
         &self,
         cx: &Ctx,

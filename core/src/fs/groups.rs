@@ -274,8 +274,7 @@ pub trait Leases: Send + Sync {
     fn lease(&self, cx: &Ctx, ask: LeaseRequest) -> Answer<LeaseAnswer>;
 }
 
-/// Access to the file data that a caching layer has stored from its underlying file system, for caches on
-/// other hosts.
+/// Access to the file data that a caching layer has stored, for caches on other hosts.
 pub trait Lending: Send + Sync {
     /// Fills `into` with data of the given version of a file, identified by the file's handle in the
     /// underlying file system, if the user may read the file. Fails with

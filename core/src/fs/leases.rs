@@ -96,8 +96,7 @@ pub struct LeaseTable {
 
 #[derive(Debug)]
 struct LeaseTableState {
-    /// End of the grace period, in which leases of a previous server may be held: changes wait, and no lease
-    /// is granted.
+    /// End of the grace period, in which a previous server's leases may be held: changes and grants wait.
     free_from: Instant,
     note: Option<Box<dyn LeaseNote>>,
     is_noted: bool,

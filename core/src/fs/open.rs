@@ -70,8 +70,7 @@ bitflags! {
         const DIRECTORY = 1 << 7;
         /// Do not update the access time.
         const NO_ACCESS_TIME = 1 << 8;
-        /// Open for execution: the kernel reads the file on behalf of a user who may lack the right to read
-        /// it.
+        /// Open for execution: the kernel reads the file for a user who may lack the right to read it.
         const EXECUTE = 1 << 9;
         /// Do not block (fifos, devices).
         const NONBLOCK = 1 << 10;
@@ -131,8 +130,7 @@ pub struct ReadDone {
     /// Bytes stored at the start of the sink.
     pub count: usize,
     /// `true` if the read reached the end of the file. A short read with `false` did not. A completely filled
-    /// read may return `false` even at the end: a caller that must know (RFC 1813 §3.3.6) compares with the
-    /// size.
+    /// read may return `false` even at the end: callers that must know (RFC 1813 §3.3.6) check the size.
     pub eof: bool,
 }
 

@@ -97,8 +97,7 @@ impl Identity {
         self.uid == Self::ROOT.uid
     }
 
-    /// Returns `true` if set-group-id must be dropped from a mode that this user sets on a node of `gid`
-    /// (chmod(2)).
+    /// Returns `true` if a mode that this user sets on a node of `gid` loses set-group-id (chmod(2)).
     pub fn loses_set_gid(&self, gid: u32) -> bool {
         !self.is_root() && !self.in_group(gid)
     }

@@ -5,8 +5,7 @@ use std::str::FromStr;
 
 use crate::Error;
 
-/// Progress of changes that are answered before the origin has them. Changes are numbered from 1, across
-/// restarts.
+/// Progress of changes that are answered before the origin has them, numbered from 1, across restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watermarks {
     /// Number of the latest change.

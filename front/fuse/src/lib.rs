@@ -1,8 +1,7 @@
 //! FUSE front end: one session type, two transports.
 //!
 //! [`session`] translates one kernel's requests into calls of the file-system waist and is independent of the
-//! transport. [`dev`] mounts on this host through `/dev/fuse`; [`virtio`] serves a guest through a virtio-fs
-//! device.
+//! transport. [`dev`] mounts on this host through `/dev/fuse`; [`virtio`] is a virtio-fs device for a guest.
 //!
 //! Non-goals: the wire format (`wire/fuse`), virtqueues (`host/vhost`), file-system behaviour (`back/`).
 //!

@@ -26,8 +26,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Reason for the end of a connection.
 #[derive(Debug, ThisError)]
 pub(crate) enum ConnectionEnd {
-    /// The client closed the connection without NBD_CMD_DISC, the connection broke, or the TLS handshake
-    /// failed.
+    /// The client closed without NBD_CMD_DISC, the connection broke, or the TLS handshake failed.
     #[error("the client disconnected")]
     Gone,
     /// The client sent NBD_CMD_DISC or NBD_OPT_ABORT.
@@ -56,8 +55,7 @@ pub(crate) struct Connection {
     received: Option<ReceiveBuffer>,
     /// [`Options::stuck_after`].
     stuck_after: Duration,
-    /// Time at which the connection fails as too slow, during the handshake and while the last replies are
-    /// sent.
+    /// Time at which the handshake, or the sending of the last replies, fails as too slow.
     pub(crate) deadline: Option<Instant>,
     is_stopping: Arc<AtomicBool>,
 }

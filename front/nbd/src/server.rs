@@ -56,8 +56,7 @@ pub struct Options {
     /// Time after which a client is disconnected that receives no replies or does not complete a request.
     /// Default: 30 s.
     pub stuck_after: Duration,
-    /// TLS configuration; if set, TLS is required over TCP. UNIX sockets rely on the permissions of their
-    /// files.
+    /// TLS configuration; if set, TLS is required over TCP. UNIX sockets rely on file permissions.
     pub tls: Option<Arc<ServerTls>>,
 }
 

@@ -56,8 +56,7 @@ impl<'a> Caller<'a> {
         Self { service, peer, header, record, buffers, key: None, request: service.next_request() }
     }
 
-    /// Sets the request key of a call of `procedure`, whose arguments begin with `args`, unless it is
-    /// idempotent.
+    /// Sets the request key of a call of `procedure` unless it is idempotent. `args` are its arguments.
     pub fn of(self, procedure: Procedure, args: &[u8]) -> Self {
         let key = (!is_idempotent(procedure)).then(|| {
             request_key(

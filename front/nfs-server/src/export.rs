@@ -231,8 +231,7 @@ pub struct NfsService {
     _pool: ThreadPool,
 }
 
-/// Maximum number of concurrent LIST calls with subtrees: each holds a large reply while the file system
-/// works.
+/// Maximum number of concurrent LIST calls with subtrees, each of which holds a large reply meanwhile.
 const SUBTREES_MAX: usize = 64;
 
 /// Limits of the threads for digests and compression; few, so that processors are left to other calls.
@@ -285,8 +284,7 @@ impl NfsService {
         &self.exports
     }
 
-    /// Begins a call that lists a subtree; the result is dropped when it ends. `None` if [`SUBTREES_MAX`] are
-    /// running.
+    /// Begins a LIST of a subtree; the result is dropped at its end. `None` if [`SUBTREES_MAX`] are running.
     pub(crate) fn begin_subtree(&self) -> Option<Arc<()>> {
         let counted = self.subtrees.clone();
         (Arc::strong_count(&counted) <= SUBTREES_MAX + 1).then_some(counted)

@@ -1,5 +1,4 @@
-//! MOUNT version 3 (RFC 1813 appendix I), from which clients get the handle of an export or of a directory in
-//! it.
+//! MOUNT version 3 (RFC 1813 appendix I), which gives clients the handle of an export or a directory in it.
 
 use std::sync::Arc;
 
@@ -74,8 +73,7 @@ async fn walk(service: &NfsService, peer: &Peer, path: &[u8]) -> Result<Arc<Node
     Ok(node)
 }
 
-/// Returns the export with the longest name that is a prefix of the path, if there is one, and the remaining
-/// path.
+/// Returns the export with the longest name that is a prefix of the path, if any, and the remaining path.
 fn find_export<'a>(service: &'a NfsService, path: &'a [u8]) -> Option<(&'a Arc<Served>, &'a [u8])> {
     let remaining_path = |export: &Arc<Served>| {
         let remaining = path.strip_prefix(export.name.trim_end_matches('/').as_bytes())?;

@@ -95,8 +95,7 @@ struct NodeTable {
     by_handle: HashTable<Arc<Node>>,
     by_id: HashTable<Arc<Node>>,
     /// Nodes in the order of the eviction clock, whose hand is at the front. References are weak, so that an
-    /// evicted or removed node is dropped at once: a node still held would keep a removed file's space
-    /// allocated.
+    /// evicted or removed node is dropped at once: otherwise a removed file's space would stay allocated.
     ring: VecDeque<Weak<Node>>,
     /// Number of ring entries that are no longer in the tables.
     dead: usize,
@@ -165,12 +164,10 @@ impl Nodes {
         drop(table);
     }
 
-    /// Evicts the nodes that were not recently used until the limit holds; the caller must drop them outside
-    /// of the lock.
+    /// Evicts nodes not recently used until the limit holds; the caller must drop them outside of the lock.
     fn evict(&self, table: &mut NodeTable) -> Vec<Arc<Node>> {
         let mut out = Vec::new();
-        // Removed nodes leave ring entries; this loop also removes those entries, so that the ring stays
-        // short.
+        // Removed nodes leave ring entries, which this loop also removes, to keep the ring short.
         while table.by_handle.len() > self.limit || table.dead > self.limit {
             let Some(entry) = table.ring.pop_front() else { break };
             let Some(node) = entry.upgrade() else {

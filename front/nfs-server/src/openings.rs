@@ -23,8 +23,8 @@ use crate::shared_sync::{self, SharedSync, Syncs};
 pub(crate) struct WriteVerifier(AtomicU64);
 
 impl WriteVerifier {
-    /// Creates a verifier that no earlier run has used: the time hashed with a random key, because clocks are
-    /// set back.
+    /// Creates a verifier that no earlier run has used: the time, hashed with a random key, as clocks are set
+    /// back.
     pub fn new() -> Self {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(AtomicU64::new(RandomState::new().hash_one(since_1970)))
@@ -97,8 +97,7 @@ impl Opening {
         self.unsynced.store(true, Ordering::Release);
     }
 
-    /// Makes the file stable. The verifier changes if that fails with an error after which unstable data may
-    /// be lost.
+    /// Makes the file stable. The verifier changes at an error after which unstable data may be lost.
     pub async fn sync(self: &Arc<Self>) -> Result<()> {
         shared_sync::sync(self).await
     }
@@ -151,8 +150,7 @@ impl Drop for Opening {
         task::spawn(async move {
             let cx = backing.ctx();
             let synced = backing.file_system.fsync(&cx, file, SyncScope::All).resolve().await;
-            // After any error the data count as lost: without an opening a failed write-back is no longer
-            // reported.
+            // After any error the data count as lost: without an opening no later failure is reported.
             backing.data_lost(&synced);
             backing.file_system.release(&cx, file);
         });
@@ -282,12 +280,10 @@ impl Openings {
         open().resolve().await
     }
 
-    /// Evicts some openings, unless another call has since `evictions_before`. Returns `false` if none can be
-    /// closed.
+    /// Evicts openings, unless a call has since `evictions_before`. Returns `false` if none can be closed.
     async fn evict(&self, evictions_before: u64) -> bool {
         let Some(unsynced) = self.close_half(evictions_before) else { return true };
-        // Only one is closed, because it must be synced first. If unstable data may be lost, the sync changes
-        // the verifier.
+        // Only one is closed, since it is synced first. If data may be lost, the sync changes the verifier.
         for (key, opening) in unsynced {
             let _ = opening.sync().await;
             if self.cache.remove_if(&key, |cached| Arc::ptr_eq(cached, &opening)).is_some() {
@@ -328,8 +324,7 @@ impl Openings {
         Ok(self.enter(node, kind, opened.open))
     }
 
-    /// Caches an opening. Of two concurrent openings of a file the later remains cached; the other ends with
-    /// its call.
+    /// Caches an opening. Of two concurrent ones of a file the later is cached; the other ends with its call.
     fn enter(&self, node: NodeId, kind: Use, open: OpenId) -> Arc<Opening> {
         let opening = Arc::new(Opening {
             backing: self.backing.clone(),

@@ -12,8 +12,7 @@ use tombolo_host_rpc::server::{Bound, Counts, Options as TransportOptions, Serve
 
 use crate::export::NfsService;
 
-/// An NFS server. Dropping it stops it after answering the received calls, within the transport's grace
-/// period.
+/// An NFS server. Its drop answers the received calls, within the transport's grace period, and stops it.
 pub struct NfsServer {
     transport: Option<Server>,
     service: Arc<NfsService>,
@@ -32,8 +31,7 @@ impl NfsServer {
         Ok(Self { transport: Some(transport), service: service.clone(), _idle_closer: idle_closer })
     }
 
-    /// Serves an accepted stream of a caller at this address. At the connection limit, closes it and returns
-    /// `false`.
+    /// Serves an accepted stream of a caller at this address. Closes it and returns `false` at the limit.
     pub fn adopt(&self, stream: OwnedFd, address: SocketAddr) -> bool {
         self.transport.as_ref().is_some_and(|transport| transport.adopt(stream, address))
     }

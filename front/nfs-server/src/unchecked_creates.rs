@@ -1,5 +1,4 @@
-//! Files found by unchecked CREATEs, for duplicates of these requests: the name may belong to another file by
-//! then.
+//! Files found by unchecked CREATEs, for duplicates of the requests: the name may refer to another file then.
 //!
 //! The reply layer (`layer/replies`) records files that a CREATE makes; files that a CREATE only finds are
 //! recorded in this table, in memory, for at least as long as that layer retains a reply by default, unless

@@ -43,8 +43,7 @@ pub struct VirtioBlk {
     cx: Ctx,
     /// Features accepted by the driver.
     negotiated: AtomicU64,
-    /// Cache mode: `true` for a write-back cache. At first `true` if the disk has a cache; the driver may
-    /// change it.
+    /// `true` in write-back cache mode: at first, if the disk has a cache; then as the driver selects.
     writeback: AtomicBool,
     /// Watcher of the disk's size, registered for as long as this reference exists.
     watch: Mutex<Option<Arc<SizeWatch>>>,

@@ -17,8 +17,7 @@ impl Callers {
         Self { identities: Mutex::default(), max }
     }
 
-    /// Assigns an identity to a number, or removes the number's identity. Returns `false` for a number beyond
-    /// the limit.
+    /// Assigns an identity to a number, or removes it. Returns `false` for a number beyond the limit.
     #[must_use]
     pub(crate) fn set(&self, caller: CallerId, identity: Option<Identity>) -> bool {
         if caller.0 >= self.max {

@@ -168,8 +168,7 @@ impl Completion<'_> {
 
     /// Sends a reply with `len_bytes` of data that is in the parts.
     pub(crate) fn send_data(&mut self, len_bytes: usize, reply: impl FnOnce(&[u8]) -> Reply<'_>) {
-        // The data are copied to the frame directly: encoding them as part of the reply would copy them
-        // twice.
+        // The data are copied to the frame directly: encoding them in the reply would copy them twice.
         let Some(responder) = self.responder.take() else { return };
         let mut body = [0; BODY_BYTES];
         let data = self.parts.data_to_frame(len_bytes);

@@ -55,8 +55,8 @@ impl HandleSigner {
         (bytes.len() <= HANDLE_BYTES_MAX).then_some(PersistentHandle { kind: handle.kind, bytes })
     }
 
-    /// Verifies a peer's handle; `None` if it was not issued for this export of this file system, or its key
-    /// is retired.
+    /// Verifies a peer's handle; `None` if not issued for this export and file system, or if its key is
+    /// retired.
     pub(crate) fn verify(&self, kind: i32, bytes: &[u8], volume: Volume) -> Option<PersistentHandle> {
         let (bytes, proof) = bytes.split_last_chunk::<PROOF_BYTES>()?;
         let (&id, bytes) = bytes.split_last()?;

@@ -20,8 +20,7 @@ use crate::session::LinkSession;
 /// short enough for a handshake, and longer than an interrupted request usually takes.
 const PREVIOUS_LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Exports by name, for the links of a [`Server`](tombolo_host_links::server::Server). Each link gets its own
-/// session.
+/// Exports by name, for a [`Server`](tombolo_host_links::server::Server)'s links, each with its own session.
 pub struct VrpcServer {
     exports: BTreeMap<String, ExportEntry>,
     signer: HandleSigner,
@@ -37,8 +36,7 @@ struct ExportEntry {
 }
 
 impl VrpcServer {
-    /// Creates a server without exports, which assigns its own session numbers. Its handles are valid for its
-    /// lifetime.
+    /// Creates a server without exports. It numbers its sessions; its handles are valid for its lifetime.
     #[must_use]
     pub fn new() -> Self {
         let session_ids = Arc::new(AtomicU64::new(1));

@@ -1,5 +1,4 @@
-//! Codec by the generic XDR library `nfs3_types`, which passes each item, even file data, through `Write` or
-//! `Read`.
+//! Codec by the generic XDR library `nfs3_types`, which passes even file data through `Write` or `Read`.
 
 use std::borrow::Cow;
 use std::hint::black_box;

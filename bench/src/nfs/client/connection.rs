@@ -19,8 +19,7 @@ const READ_BYTES: usize = 256 << 10;
 const HEAD_BYTES: usize = 128;
 /// Maximum size of a batch of calls without data that are sent together.
 const BATCH_BYTES: usize = 64 << 10;
-/// Maximum number of outstanding calls: the slot is the low part of the xid, so that a reply finds it without
-/// a search.
+/// Maximum number of outstanding calls: the slot is the low part of the xid, by which a reply finds it.
 const OUTSTANDING_MAX: u32 = 64;
 
 /// A connection to an NFS or MOUNT server.
@@ -28,8 +27,7 @@ pub struct Connection {
     stream: Stream,
     buffer: Vec<u8>,
     out: Vec<u8>,
-    /// High part of xids. It starts randomly: a server may take equal calls with equal xids of one client for
-    /// repetitions.
+    /// High part of xids. It starts randomly: a server may take equal calls with equal xids for repetitions.
     turn: u32,
     /// Expected xid of each slot.
     awaited: [Option<u32>; OUTSTANDING_MAX as usize],

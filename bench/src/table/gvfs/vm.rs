@@ -116,8 +116,7 @@ fn sum(report: &mut Report, columns: &[Column]) {
             let of_it = report.figures.iter().filter(|it| it.column == column && it.variant == variant);
             let rows: Vec<&Vec<f64>> = of_it.map(|figure| &figure.rounds).collect();
             let rounds = rows.iter().map(|rounds| rounds.len()).min().unwrap_or_default();
-            // Rows with a "later" one are single runs and their mean, not phases; a single phase needs no
-            // sum.
+            // Rows with a "later" one are runs and their mean, not phases; a single phase needs no sum.
             if rows.len() < 2 || report.figure("later", column, variant).is_some() {
                 continue;
             }

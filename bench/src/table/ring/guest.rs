@@ -1,7 +1,6 @@
 //! Null request from a User Mode Linux (UML) guest to its host, over a file that is the guest's
 //! `/dev/mmapper`. [`run`] compares it with a null request between two processes of the host over the same
-//! file, both polling. [`bell`] measures the guest while both sides sleep, woken by a bell or by a timer
-//! only.
+//! file, both polling. [`bell`] measures the guest while both sides sleep, woken by a bell or a timer.
 //!
 //! A client is a process that runs [`serve_orders`], on the host or in the guest. It takes its commands from
 //! a [`Mailbox`] in the shared memory, the only channel into a guest. It measures with the processor's cycle
@@ -166,8 +165,7 @@ fn words(memory: &Path, client: u64) -> Vec<std::ffi::OsString> {
 }
 
 const BELL_COLUMNS: [(&str, u32); 2] = [("no doorbell", 0), ("bell", BELLED)];
-/// Rows: requests per turn (at most 20 in a quick run), bits of [`Mailbox::how`], and threads that compute
-/// meanwhile.
+/// Rows: requests per turn (at most 20 if quick), bits of [`Mailbox::how`], threads that compute meanwhile.
 const ROWS: [(usize, u32, usize); 4] = [(2000, 0, 0), (100, RESTED, 0), (300, 0, 2), (60, RESTED, 2)];
 
 /// Measures requests for which both sides sleep, with a bell and without a doorbell.

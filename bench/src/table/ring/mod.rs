@@ -298,8 +298,7 @@ fn idle(report: &mut Report, servers: &[Side], plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Returns the processor shares of server and caller, in percent, without requests. `_session` stays open
-/// meanwhile.
+/// Returns the processor shares of server and caller, in percent, while `_session`, if any, is idle.
 fn shares(side: &Side, _session: Option<&Session>, plan: &Plan) -> (f64, f64) {
     let meter = CostMeter::new(&[side.server.server.id()], None).besides_initial_thread();
     thread::sleep(SETTLE);

@@ -130,8 +130,7 @@ impl Operation {
     }
 }
 
-/// Repeats one operation over a link. Each turn has its own link, because a server that polls it occupies a
-/// core.
+/// Repeats one operation over a link. Each turn has a link of its own: a server that polls occupies a core.
 pub fn linked(endpoint: Endpoint, operation: Operation) -> Work<'static> {
     let bytes = operation.bytes();
     let run = move |count, clock: &mut Clock| {

@@ -59,8 +59,7 @@ pub struct Notices {
     pub list: Vec<Notice>,
 }
 
-/// Bytes that a notice takes of [`Changes::next`]'s limit; a name adds its length, rounded up to a multiple
-/// of eight.
+/// Bytes that a notice takes of [`Changes::next`]'s limit; a name adds its length, rounded up to eight bytes.
 pub const NOTICE_BYTES: usize = 32;
 
 impl Notice {

@@ -56,8 +56,7 @@ struct NodeHasher(u64);
 
 impl Hasher for NodeHasher {
     fn finish(&self) -> u64 {
-        // Only the product's upper bits depend on all of the number; the map selects buckets by the lower
-        // bits.
+        // Only the product's upper bits depend on all of the number; the map uses the lower bits.
         self.0 ^ self.0 >> 32
     }
 
@@ -76,8 +75,7 @@ impl NoticeQueue {
         lock(&self.0).is_watched
     }
 
-    /// Queues a notice if the session has subscribed, unless an undelivered one covers it, and wakes waiting
-    /// calls.
+    /// Queues a notice if the session has subscribed and no undelivered one covers it; wakes waiting calls.
     pub fn push(&self, notice: Notice) {
         let wakers = lock(&self.0).push(notice);
         // Wakers are called outside of the lock, because a waker may run any code.

@@ -23,8 +23,7 @@ pub struct Version {
 /// Versions of nodes, readable in memory.
 ///
 /// Data fetched after a version was taken are valid for as long as that version [holds](Self::hold): a change
-/// by any session is visible before it is answered, one by another process of the host once the kernel has
-/// reported it.
+/// by any session is visible before it is answered, one by another host process once the kernel reports it.
 pub trait Versions: Send + Sync {
     /// Returns the attributes of a node, and its version from before they were read; `None` if there is no
     /// valid one, as while a change is in progress, or if not all changes are observed.

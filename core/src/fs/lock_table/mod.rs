@@ -70,8 +70,7 @@ impl LockTable {
     }
 
     /// Grants locks only while `may_grant` returns `true`, including to claims that wait already; otherwise
-    /// refuses them with [`Error::NoLocks`]. Granted locks persist. The table is locked while `may_grant` is
-    /// called.
+    /// refuses them with [`Error::NoLocks`]. Granted locks persist. `may_grant` runs under the lock.
     pub fn grant_while(&self, may_grant: impl Fn() -> bool + Send + 'static) {
         self.table().may_grant = Some(Box::new(may_grant));
     }

@@ -11,8 +11,7 @@ use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn};
 use tombolo_wire_fuse::{BackingId, DecodeError, Errno as WireErrno, Extent, Opcode, Unique, reply};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Offset of the data of a WRITE and of a READ: page-aligned, so that the host's file system copies whole
-/// pages.
+/// Offset of the data of a WRITE and of a READ: page-aligned, so that the file system copies whole pages.
 pub(super) const DATA_OFFSET: usize = 4096;
 /// Offset at which a request is received, so that the data of a WRITE begins at `DATA_OFFSET`.
 const HEAD_OFFSET: usize = DATA_OFFSET - size_of::<InHeader>() - size_of::<WriteIn>();
@@ -32,8 +31,7 @@ impl Device {
     }
 }
 
-/// Backing files of a connection. The reference is weak, so that the connection ends with the serving
-/// threads.
+/// Backing files of a connection. The reference is weak: the connection ends with the serving threads.
 impl Backing for Weak<Device> {
     fn open(&self, file: BorrowedFd<'_>) -> Result<BackingId, Errno> {
         let device = self.upgrade().ok_or(Errno::NODEV)?;

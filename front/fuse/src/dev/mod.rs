@@ -32,8 +32,7 @@ use tombolo_sys::{Errno, creds, fuse_dev};
 pub struct Options {
     /// Source shown by `df` and `/proc/mounts`.
     pub source: String,
-    /// `true` if other users may use the mount. Otherwise only the server's own user may, with the server's
-    /// rights.
+    /// `true` if other users may use the mount. Otherwise only the server's user may, with its rights.
     pub allow_other: bool,
     /// `true` if the kernel checks mode bits when others may use the mount. The kernel caches names looked up
     /// by one user, and no other check applies to another user that walks them. `false` has an effect only if

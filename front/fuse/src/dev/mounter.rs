@@ -25,8 +25,7 @@ pub trait Mounter: fmt::Debug + Send + Sync {
         kernel_checks: bool,
     ) -> Result<(OwnedFd, bool), MountError>;
 
-    /// Unmounts, with fusermount3 if `by_helper`; `detach` detaches a busy mount at once, which otherwise
-    /// is an error.
+    /// Unmounts, with fusermount3 if `by_helper`. A busy mount is detached if `detach`, else an error.
     fn unmount(&self, path: &Path, by_helper: bool, detach: bool) -> io::Result<()>;
 
     /// Sets the kernel's read-ahead of the mount, whose INIT must have been answered.

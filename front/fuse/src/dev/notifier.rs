@@ -92,8 +92,7 @@ impl NotifierThread {
                     was_complete = is_complete;
                     for notice in list {
                         // The notice is logged before it is sent: if a request began before this point, its
-                        // reply may be written after the notice and must then be followed by the notice
-                        // again.
+                        // reply may be written after the notice, which must then be sent again.
                         self.push.log_notice(&notice);
                         self.notify(notice, &mut under_way);
                     }

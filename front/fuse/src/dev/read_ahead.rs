@@ -1,7 +1,7 @@
 //! The kernel's read-ahead for a mount.
 //!
-//! INIT can only lower the kernel's default of 128 KiB, which is little for a distant server; root can raise
-//! it in sysfs.
+//! INIT can only lower the kernel's default of 128 KiB, too little for distant servers; sysfs lets root raise
+//! it.
 
 use std::fs;
 use std::io;

@@ -4,8 +4,7 @@
 //!
 //! A stored word survives a kill at any instruction; a record is in use once its first word, which is stored
 //! last, is not 0. The area is large and mostly a hole: memory of a record is allocated when it is written.
-//! The content is trusted to be the previous server's; arbitrary content cannot cause accesses outside of the
-//! area.
+//! The content is trusted to be the previous server's; no content makes an access leave the area.
 
 use std::sync::atomic::Ordering;
 
@@ -168,8 +167,7 @@ impl Area {
 
     pub(super) fn token(&self) -> [u8; 16] {
         let mut token = [0; 16];
-        // In bounds, because the area's length has been checked. The same holds for each access whose result
-        // is ignored.
+        // In bounds, because the area's length was checked; so is each access whose result is ignored.
         let _ = self.0.read_at(TOKEN_AT, &mut token);
         token
     }
@@ -194,8 +192,7 @@ impl Area {
         (0..self.used(records)).filter(move |index| !self.is_free(records, *index))
     }
 
-    /// Stores the number of records used so far, before another one is used: the next process examines only
-    /// these.
+    /// Stores the number of records used so far, before the next is used: a later process examines these.
     pub(super) fn set_used(&self, records: Records, used: u32) {
         self.store(records.used_at(), used.into());
     }

@@ -210,8 +210,7 @@ impl Inner {
         })
     }
 
-    /// Registers a node that the guest is about to receive and counts the look-up before the reply is
-    /// written.
+    /// Registers a node that the guest is about to receive, and counts the look-up before the reply.
     fn adopt(self: &Arc<Self>, cx: &Ctx, entry: Entry) -> Answer<Entry> {
         if entry.node == NodeId::ROOT {
             return Answer::ok(entry);

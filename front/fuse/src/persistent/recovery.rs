@@ -57,8 +57,7 @@ impl PersistentFs {
         (!missing.nodes.is_empty() || !missing.openings.is_empty()).then_some(missing)
     }
 
-    /// Recovers as many of these nodes and openings as possible; a request with an unrecovered one fails with
-    /// ESTALE.
+    /// Recovers as many of these nodes and openings as possible; requests with others fail with ESTALE.
     pub(crate) async fn find(&self, cx: Ctx, missing: &Missing) {
         for &node in &missing.nodes {
             self.0.find_node(&cx, node).await;

@@ -186,8 +186,7 @@ impl Inner {
         }
     }
 
-    /// Begins the release of the owner's record locks on the file; `None` if the keeper stores no
-    /// descriptors.
+    /// Begins the release of an owner's record locks on a file; `None` if no descriptors are kept.
     pub(super) fn flushes(self: &Arc<Self>, node: NodeId, owner: LockOwner) -> Option<Flush> {
         let stored = self.stored.as_ref()?;
         *lock(&stored.state).flushes.entry((node, owner)).or_default() += 1;

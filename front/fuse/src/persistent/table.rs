@@ -31,8 +31,7 @@ pub(super) struct RecordTable {
     earlier_openings: HashMap<u64, u32>,
     /// Records of all openings, by the guest's numbers of their nodes.
     openings_by_node: HashMap<NodeId, SmallVec<[u32; 2]>>,
-    /// Number of removals of names in progress, by the guest's number of the node; `None`: the node is not
-    /// known yet.
+    /// Number of removals of names in progress, by the guest's node number; `None`: not looked up yet.
     removals: HashMap<Option<NodeId>, usize>,
     /// `true` once the session is over: the area may belong to the next one.
     has_ended: bool,
@@ -277,8 +276,7 @@ impl RecordTable {
         indices.map(|index| area.number(Records::Openings, *index).into()).collect()
     }
 
-    /// Returns the opening made by an earlier process that executed this request without answering it, if
-    /// there is one.
+    /// Returns the opening made by an earlier process that executed this request unanswered, if any.
     pub(super) fn earlier_opening(&self, area: &Area, unique: u64) -> Option<File> {
         let index = *self.earlier_openings.get(&unique)?;
         let opening = area.opening(index);

@@ -15,12 +15,10 @@ pub enum Coherence {
     /// Names and attributes are not cached in the kernel, and pages only if they are mapped. Before Linux 6.6
     /// all pages are cached, and dropped at each open.
     Strict,
-    /// Names and attributes are cached for one second; pages are kept as long as each open finds the file
-    /// unchanged.
+    /// Names and attributes are cached for one second; pages, while each open finds the file unchanged.
     #[default]
     Auto,
-    /// All state is cached for a day, negative entries too, for a tree that changes through this session
-    /// alone.
+    /// All state is cached for a day, absent names too, for a tree that only this session changes.
     Always,
     /// All state is cached until a notice reports a change, as long as the file system reports all changes;
     /// otherwise as in `Strict`. If the kernel cannot invalidate all names at once, those of directories are
@@ -64,8 +62,7 @@ pub(super) struct PageCache {
 
 const SHARDS: usize = 16;
 
-/// Maximum number of files per shard; a full shard is cleared, which costs the files' next opens their page
-/// cache.
+/// Maximum number of files per shard; a full shard is cleared, and the files' next opens drop their pages.
 const SHARD_FILES_MAX: usize = 8192;
 
 impl PageCache {

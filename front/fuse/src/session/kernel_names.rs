@@ -26,8 +26,7 @@ pub(super) const ABSENCE: Duration = Duration::from_secs(60);
 
 /// Maximum number of absent names; further ones are not cached until earlier ones expire.
 const ABSENT_MAX: usize = 1 << 16;
-/// Minimum interval between removals of expired absent names, which take place while [`ABSENT_MAX`] are
-/// recorded.
+/// Minimum interval between removals of expired absent names, made while [`ABSENT_MAX`] are recorded.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum number of recorded names of one file; beyond it the kernel is made to drop the oldest.

@@ -300,8 +300,7 @@ impl Session {
         keep
     }
 
-    /// Returns the coherence in effect: [`Coherence::Push`] falls back to strict while notices are
-    /// incomplete.
+    /// Returns the coherence in effect: [`Coherence::Push`] becomes strict while notices are incomplete.
     fn coherence_now(&self) -> Coherence {
         match self.coherence() {
             Coherence::Push if !self.file_system.changes().is_some_and(|changes| changes.is_complete()) => {

@@ -3,8 +3,7 @@
 //! Linux (fs/fuse/iomode.c) has an inode open in one mode at a time: every opening through the same backing
 //! file, or every opening through the inode's pages. An OPEN answered with the other mode fails with EIO.
 //! Hence the first opening of a node decides for all openings before its last RELEASE; the kernel has closed
-//! an opening before it sends RELEASE. Only read-only file systems have backing files, so no opening is made
-//! by CREATE.
+//! an opening before it sends RELEASE. Only read-only file systems have backing files, so CREATE opens none.
 
 use std::any::Any;
 use std::collections::HashMap;

@@ -91,8 +91,7 @@ impl Pending {
         match request.on_signal {
             OnSignal::Interrupt => {
                 let interrupt = request.interrupt.clone();
-                // The table is unlocked first, because raising the interrupt may continue the request on this
-                // thread.
+                // The table is unlocked first, because the interrupt may continue the request on this thread.
                 drop(table);
                 interrupt.raise();
             }

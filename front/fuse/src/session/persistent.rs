@@ -34,8 +34,7 @@ impl Session {
         }
     }
 
-    /// Returns `true` if an earlier process served this session, so that its in-memory state may be
-    /// incomplete.
+    /// Returns `true` if an earlier process served this session: its in-memory state may be incomplete.
     pub(super) fn is_resumed(&self) -> bool {
         self.persistent.as_ref().is_some_and(PersistentFs::is_resumed)
     }

@@ -1,5 +1,4 @@
-//! Notices of [`Coherence::Push`](super::Coherence::Push): no reply may outlive the notice that invalidates
-//! it.
+//! Notices of [`Coherence::Push`](super::Coherence::Push): no reply may outlive a notice that concerns it.
 //!
 //! A reply may be made before a change and reach the kernel after its notice, and would then be cached.
 //! Therefore each request compares the number of notices before it begins and after its reply is written;
@@ -25,8 +24,7 @@ const LOG_MAX: usize = 1024;
 
 /// Time for which the names in a written reply count as not yet applied by the requesting thread.
 const UNDER_WAY: Duration = Duration::from_secs(4);
-/// Time for which a name's move by this session is recorded: more than the delay of a notice about the old
-/// name.
+/// Time for which this session's renames are recorded: more than the delay of a notice about the old name.
 const MOVED: Duration = Duration::from_secs(60);
 /// Maximum number of names to which one name was moved; beyond it everything is invalidated.
 const TARGETS_MAX: usize = 64;

@@ -31,8 +31,7 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Passes a zeroed buffer of exactly `len_bytes` to `fill`, which copies a request's private bytes into
-    /// it.
+    /// Passes a zeroed buffer of exactly `len_bytes` to `fill`, which stores a request's private bytes.
     pub fn fill(&mut self, len_bytes: usize, fill: impl FnOnce(&mut [u8])) {
         self.head.clear();
         self.head.resize(len_bytes, 0);

@@ -25,8 +25,7 @@ pub(super) struct ChainExchange {
 }
 
 impl ChainExchange {
-    /// Copies the private bytes of the request in `chain` to `slot`, once; later changes by the guest have no
-    /// effect.
+    /// Copies the request's private bytes from `chain` to `slot` once; later changes have no effect.
     pub(super) fn receive(chain: Chain, slot: &mut Slot, spare: Arc<FreeList<Box<Slot>>>) -> ChainExchange {
         let Chain { readable: mut remaining, writable: answer, token } = chain;
         let mut head = [0; size_of::<InHeader>()];

@@ -40,8 +40,7 @@ struct CachedGroups {
 }
 
 impl Groups {
-    /// Uses this host's user and group databases (nsswitch.conf(5)), which may be queried through another
-    /// process.
+    /// Uses this host's user and group databases (nsswitch.conf(5)), which may query another process.
     #[must_use]
     pub fn new() -> Self {
         Self::with_look_up(Arc::new(names::groups_of), LIFETIME)

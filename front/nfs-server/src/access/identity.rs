@@ -23,8 +23,7 @@ pub struct Identities {
 }
 
 impl Identities {
-    /// Creates a mapper. With `groups`, a user's supplementary groups are looked up instead of taken from the
-    /// credential.
+    /// Creates a mapper. With `groups`, supplementary groups are looked up, not taken from the credential.
     #[must_use]
     pub fn new(groups: Option<Groups>) -> Self {
         Self { lists: Cache::new(LISTS_MAX), groups, claims: None }
@@ -88,8 +87,7 @@ impl Identities {
     }
 
     /// Returns the identity of a process under an identity policy. Claimed groups are checked against the
-    /// kernel's, so none are looked up. Without an AUTH_SYS credential the result is the process's own
-    /// identity.
+    /// kernel's, so none are looked up. Without an AUTH_SYS credential, returns the process's identity.
     fn under_policy(
         &self,
         squash: Squash,

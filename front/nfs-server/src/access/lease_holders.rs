@@ -10,8 +10,7 @@ use super::allow::Network;
 /// trusted to answer recalls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseHolders {
-    /// Clients of this host: at its loopback addresses, and processes with links whose user the kernel
-    /// reports.
+    /// Clients of this host: at loopback addresses, and processes with links whose user the kernel reports.
     pub loopback: bool,
     /// Clients that have presented a certificate.
     pub certificates: bool,

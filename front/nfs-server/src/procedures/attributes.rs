@@ -25,8 +25,7 @@ pub(crate) async fn setattr(caller: &Caller<'_>, args: SetattrArgs<'_>) -> Setat
     changed.await
 }
 
-/// Changes attributes on the caller's behalf, and makes the change stable if the export's durability requires
-/// it.
+/// Changes attributes for the caller, and makes the change stable if the export's durability requires it.
 pub(super) async fn change(target: &CallTarget, set: &SetAttr) -> Result<Change> {
     let attr = target.attr().await?;
     let (_, change) = match set.size {
@@ -37,8 +36,7 @@ pub(super) async fn change(target: &CallTarget, set: &SetAttr) -> Result<Change>
     Ok(change)
 }
 
-/// Truncates through an opening: the file may have been opened for writing before a change of its mode (RFC
-/// 1813 §4.4).
+/// Truncates through an opening: the client may have opened the file before its mode changed (RFC 1813 §4.4).
 async fn truncate(target: &CallTarget, attr: &Attr, set: &SetAttr) -> Result<(Attr, Change)> {
     let export = &target.export;
     match attr.file_type {

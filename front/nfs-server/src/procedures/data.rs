@@ -44,8 +44,7 @@ async fn read_some(
     let into = lease.sink(0..wanted);
     let done = export.file_system.read(&target.cx, opening.file(), offset, into).resolve().await?;
     let count = done.count.min(wanted);
-    // After a short read before the end the next bytes may be unreadable; the client's next READ gets the
-    // error.
+    // After a short read before the end, the next bytes may be unreadable: the next READ gets the error.
     let eof = done.eof || count as u64 == remaining;
     *data = Some(ReplyData::new(lease, count));
     Ok(ReadOk::to_send(Some(fattr3(&attr)), count as u32, eof))
@@ -79,8 +78,7 @@ pub(super) async fn write_to(
 ) -> Result<WriteOk> {
     // Read before the write: data lost after this point was accepted under this verifier.
     let verifier = target.export.verifier.bytes();
-    // Under another verifier a duplicate counts as another write, because the data of the first may have been
-    // lost.
+    // Under another verifier a duplicate counts as another write: the first one's data may have been lost.
     target.cx.key = target.cx.key.map(|key| key_under(key, verifier));
     let how = Write {
         offset,

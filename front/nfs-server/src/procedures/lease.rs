@@ -27,8 +27,7 @@ pub(crate) async fn lease(caller: &Caller<'_>, args: LeaseArgs<'_>) -> LeaseRepl
     reply(answered.await, ())
 }
 
-/// Checks that the client may hold a lease, and that its user may list the export's root and look up names in
-/// it.
+/// Checks that the client may hold a lease, and that its user may list and search the export's root.
 async fn may_hold(caller: &Caller<'_>, target: &CallTarget) -> Result<()> {
     let export = &target.export;
     if !export.lease_holders.admits(caller.peer()) {

@@ -206,8 +206,7 @@ fn entry3<'a>(dir: &CallTarget, attr: &Attr, found: &DirEntry<'a>) -> DirEntry3<
     DirEntry3 { fileid, name: found.name, cookie: Cookie3(found.cookie.0) }
 }
 
-/// Returns a verifier that identifies the directory: cookies stay valid for its lifetime, across restarts and
-/// changes.
+/// Returns a verifier that identifies the directory: cookies are valid as long as it exists.
 fn verifier_of(attr: &Attr) -> CookieVerifier {
     let mut hasher = SipHasher13::new();
     hasher.write_u64(attr.fsid);

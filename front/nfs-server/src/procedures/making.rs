@@ -130,8 +130,7 @@ async fn link_in(file: &CallTarget, dir: &CallTarget, name: &[u8]) -> Result<Mad
     Ok(made)
 }
 
-/// Executes MKDIR, SYMLINK or MKNOD: `step` makes the node, and removes from the argument the attributes that
-/// it has set.
+/// Executes MKDIR, SYMLINK or MKNOD: `step` makes the node, and clears the attributes it has set.
 async fn make(
     caller: &Caller<'_>,
     location: DirOpArgs<'_>,

@@ -19,8 +19,7 @@ use crate::nodes::Node;
 /// Maximum number of subdirectories per call, including those that the user may not list.
 const DIRS_MAX: usize = 256;
 
-/// Time after which no further directory is begun: a distant file system answers slowly, one directory at a
-/// time.
+/// Time after which no further directory is begun, as a distant file system may answer each one slowly.
 const BEGUN_WITHIN: Duration = Duration::from_millis(500);
 
 /// Size of a directory's reply without its page: leading word, handle, rights and status; and the word that

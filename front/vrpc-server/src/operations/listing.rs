@@ -53,8 +53,7 @@ fn send(completion: &mut Completion<'_>, page: &DirPage, is_whole: bool, listing
     }
 }
 
-/// Writes the entries that fit, and forgets the look-ups of the others. Returns the length, and `true` if all
-/// fit.
+/// Writes the entries that fit; forgets the look-ups of others. Returns the length; `true` if all fit.
 fn write<W: FrameSink>(
     frame: &mut W,
     completion: &Completion<'_>,

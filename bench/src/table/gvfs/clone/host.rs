@@ -95,8 +95,7 @@ impl<'a> Host<'a> {
         (format!("user,hostfwd=tcp:{address}-:80"), address)
     }
 
-    /// Starts a process in the host's network that waits until the service with this name (`-`: with any)
-    /// answers.
+    /// Starts a process in the host's network that waits until the service of this name (`-`: any) answers.
     pub fn answer(&self, address: SocketAddr, name: &str) -> Result<Child> {
         let mut command = self.command(this_program()?);
         command.arg("answer").arg(address.to_string()).args([name, &PATIENCE.as_secs().to_string()]);

@@ -44,8 +44,8 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     let without_flush = if needs_no_flush(call, how) { OpenOutFlags::NOFLUSH } else { OpenOutFlags::empty() };
     let open_retry = call.session.open_retry.clone();
     let coherence = call.session.coherence_now();
-    // For FS_IOC_GETFLAGS the kernel itself opens a file, with flags 0 (no O_LARGEFILE) and without a path to
-    // walk again.
+    // For FS_IOC_GETFLAGS the kernel itself opens a file, with flags 0 (no O_LARGEFILE) and no path to
+    // rewalk.
     let by_path = open.flags != 0;
     let attempt = open_retry.attempt(call.thread, node, how);
     let (callers, opener) = call.opener();

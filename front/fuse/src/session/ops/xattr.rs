@@ -1,4 +1,4 @@
-//! Extended attributes. If the session exposes none, each operation answers ENOSYS once, and the kernel stops
+//! Extended attributes. If the session exposes none, each operation answers ENOSYS, and the kernel stops
 //! sending it.
 
 use std::sync::Arc;
