@@ -57,8 +57,8 @@ pub(crate) unsafe fn tree_of<'t>(tree: *const TomboloTree) -> Result<&'t Tombolo
     unsafe { tree.as_ref() }.ok_or(Failure::INVALID)
 }
 
-/// Returns the bytes of a path, which must not be empty or, with its terminating zero, longer than
-/// `PATH_MAX`.
+/// Returns the bytes of a path; fails with `ENOENT` if it is empty, and with `ENAMETOOLONG` if it is longer
+/// than `PATH_MAX` with its terminating zero.
 ///
 /// # Safety
 /// `path` is null or points to a zero-terminated string, unchanged while the slice lives.

@@ -12,8 +12,8 @@ use crate::node::Node;
 ///
 /// No file system nests a directory in itself, but a faulty server or a damaged disk may report one, and an
 /// unchecked walk would never end. File numbers do not identify a directory: the roots of btrfs subvolumes
-/// all have 256, and behind an NFS server they also have the same `fsid` (RFC 1813 §2.6). The number of a
-/// referenced node does, because it stands for one file handle assigned by the server.
+/// all have 256, and behind an NFS server they also have the same `fsid` (RFC 1813 §2.6). The [`NodeId`] of a
+/// node that is still referenced does, because it stands for one file handle assigned by the server.
 #[derive(Debug, Default)]
 pub struct Above {
     way: Vec<Node>,
@@ -24,7 +24,7 @@ impl Above {
     /// Enters a directory at `depth`; directories entered at that depth or deeper are left.
     ///
     /// # Errors
-    /// [`Error::Io`]: the directory is one of its own ancestors, or lies deeper than [`DEPTH_MAX`].
+    /// [`Error::Io`]: the directory is one of its own ancestors, or `depth` is [`DEPTH_MAX`] or more.
     pub fn enter(&mut self, depth: usize, dir: &Node) -> Result<()> {
         self.way.drain(depth.min(self.way.len())..).for_each(|left| {
             self.ids.remove(&left.id());

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_mem::Buffer;
 
-/// Sizes of pooled buffers: most files of most trees fit in the first; the last is that of a piece of a
-/// copied file.
+/// Sizes of pooled buffers in bytes: most files of most trees fit in the first; the last is that of a piece
+/// of a copied file.
 const SIZES: [usize; 3] = [16 << 10, 128 << 10, 1 << 20];
 
 /// Number of returned buffers examined for remaining references before a new one is allocated.
@@ -45,6 +45,7 @@ impl BufferPool {
         }
     }
 
+    /// Takes a returned buffer without remaining references; `None` if none is found among the oldest.
     fn free_one(&self, size_class: usize) -> Option<Buffer> {
         let mut buffers = self.size_class(size_class)?;
         for _ in 0..TRIES.min(buffers.len()) {
@@ -62,9 +63,11 @@ impl BufferPool {
     }
 }
 
+/// A lent buffer, which returns to its pool when dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     buffer: Buffer,
+    /// The pool and the index of the size class; `None` for a buffer larger than all classes.
     home: Option<(BufferPool, usize)>,
 }
 

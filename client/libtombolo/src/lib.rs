@@ -1,9 +1,9 @@
 //! A client library: paths, listings, files and copies of trees over the waist, without a mount.
 //!
-//! [`Tree`] is an attached export; [`Node`] and [`File`] are found and opened in it. Operations are futures,
-//! or answers that become one, so that a single thread can have many in flight; none needs a runtime
-//! ([`block_on`] waits for one). [`copy`] and [`remove_tree`] work on whole trees, with a bounded number of
-//! files in progress; [`disk`] on whole disks.
+//! [`Tree`] is an attached export; [`Node`] and [`File`] are found and opened in it. Operations return
+//! futures or [`Answer`](tombolo_core::Answer)s, so that a single thread can have many in flight; none needs
+//! a runtime ([`block_on`] waits for a future). [`copy`] and [`remove_tree`] work on whole trees, with a
+//! bounded number of files in progress; [`disk`] on whole disks.
 //!
 //! [`CachedTree`] caches answers about paths and uses them without a request while nothing has changed.
 //!

@@ -10,6 +10,7 @@ use crate::node::Node;
 use crate::path::joined;
 use crate::run::Window;
 
+/// Maximum number of removals in flight.
 const IN_FLIGHT: usize = 64;
 
 /// Maximum number of attempts at a directory that is still not empty after its entries were removed.
@@ -18,7 +19,7 @@ const ROUNDS_MAX: u32 = 3;
 /// Outcome of a removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removal {
-    /// Number of names removed, with some that another process removed first.
+    /// Number of names removed, including some that another process removed first.
     pub removed: u64,
     /// Number of failures reported. Directories that stay because of failed entries do not count.
     pub failed: u64,
@@ -59,9 +60,11 @@ struct Level {
     name: NameBuf,
     listing: Listing,
     going: Window<(NameBuf, Result<()>)>,
-    /// Failures in this directory, and removals in this round.
+    /// Failures in this directory.
     failed: u64,
+    /// Names removed since the directory was last listed.
     removed: u64,
+    /// Attempts to empty and remove the directory, at most [`ROUNDS_MAX`].
     round: u32,
 }
 
@@ -210,7 +213,7 @@ impl Task<'_> {
         self.note_failure();
     }
 
-    /// Records that the current directory cannot be removed.
+    /// Records that the innermost directory of the walk cannot be removed.
     fn note_failure(&mut self) {
         if let Some(level) = self.levels.last_mut() {
             level.failed += 1;

@@ -134,8 +134,8 @@ impl File {
     async fn settle(&self, writes: &mut Window<FsResult<(usize, usize, u64)>>) -> Result<(), StreamError> {
         match writes.next().await {
             Some(Ok((written, count, _))) if written == count => Ok(()),
-            // A short write means that the file system ran out of something, which it would report for the
-            // remainder; but that is no longer in memory, so it is reported now.
+            // After a short write, a write of the remainder would return the reason. The remainder is no
+            // longer in memory, so the usual reason is returned.
             Some(Ok(_)) => Err(StreamError::File(FsError::NoSpace)),
             Some(Err(error)) => Err(StreamError::File(error)),
             None => Ok(()),

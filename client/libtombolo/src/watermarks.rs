@@ -1,4 +1,4 @@
-//! Progress of changes that a proxy acknowledges before their origin has them.
+//! Progress of changes that a proxy acknowledges before the origin has them.
 
 use std::thread;
 use std::time::{Duration, Instant};

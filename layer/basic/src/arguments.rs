@@ -1,4 +1,4 @@
-//! Arguments of operations, stored until the operation begins.
+//! Arguments of operations, stored by `delay` and `recall` until the operation begins.
 
 use std::borrow::Borrow;
 
@@ -27,6 +27,7 @@ pub trait Lend {
     fn lend(&self) -> Self::As<'_>;
 }
 
+// Implements both traits for types that are `Copy`.
 macro_rules! plain {
     ($($kind:ty),+) => {
         $(impl Keep for $kind {
@@ -91,6 +92,7 @@ impl<T: ToOwned + ?Sized> Lend for Owned<T> {
     }
 }
 
+// Implements both traits for a borrowed type of names and its owned form.
 macro_rules! names {
     ($($name:ident as $kept:ty),+) => {
         $(impl Keep for $name<'_> {

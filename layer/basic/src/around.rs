@@ -26,7 +26,7 @@ pub trait Around: Send + Sync + 'static {
         inner();
     }
 
-    /// Returns the number of bytes that is passed on of a read or write of `len_bytes`.
+    /// Returns the maximum number of bytes that a read or write of `len_bytes` may transfer.
     #[inline]
     fn transfer_limit(&self, _op: Op, len_bytes: usize) -> usize {
         len_bytes
@@ -43,12 +43,12 @@ pub trait Around: Send + Sync + 'static {
 pub struct Call {
     /// The operation.
     pub op: Op,
-    /// `true` if the call changes the file system, or requests the right to.
+    /// `true` if the call changes the file system, or asks for write access.
     pub mutates: bool,
 }
 
 impl Call {
-    /// Creates a call of an operation that is a change, or none, whatever its arguments.
+    /// Creates a call of an operation of which the arguments do not decide whether it is a change.
     #[inline]
     pub const fn of(op: Op) -> Self {
         Self { op, mutates: op.mutates() }

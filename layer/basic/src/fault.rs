@@ -66,6 +66,7 @@ pub struct Faults {
     seed: u64,
 }
 
+/// A rule, and the number of calls so far that match its operation.
 #[derive(Debug)]
 struct Armed {
     rule: Rule,

@@ -1,5 +1,5 @@
-//! Recall of leases before a session changes the tree, for the sessions of all front ends other than the one
-//! that grants leases, which uses the same [`LeaseTable`].
+//! Recall of NFS clients' leases before another front end's session changes the tree. The NFS server, which
+//! grants the leases, consults the same [`LeaseTable`] itself and needs no such layer.
 
 use std::sync::Arc;
 

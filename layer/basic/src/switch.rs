@@ -1,17 +1,19 @@
-//! Replacement of a disk in use: the present disk is frozen, and further writes go to a new one.
+//! [`Switch`]: replacement of a disk in use, for checkpoints of VMs. The present disk is frozen, and further
+//! writes go to a new one, an overlay over it.
 //!
 //! A replacement takes several steps, so that no change waits while a disk of the host is flushed. A step is
-//! refused while an earlier one is unfinished ([`Refusal`]); without a replacement, `settle`, `go_on` and
-//! the undo steps change nothing, except that `go_on` and an undo end a rest.
+//! refused while an earlier one is unfinished ([`Refusal`]). Without a replacement, `settle`, `go_on`,
+//! `take_back` and `abandon` change nothing, except that the last three end the effect of `rest`.
 //!
-//! - [`rest`](Switch::rest), optional: flushes are acknowledged immediately; the caller must be prepared for
-//!   that.
+//! - [`rest`](Switch::rest), optional: flushes are acknowledged immediately. Until `go_on`, a power failure
+//!   may lose writes that the guest has flushed; the caller decides that the guest may take that risk.
 //! - [`replace`](Switch::replace): changes and flushes wait, so that [`take_back`](Switch::take_back) or
-//!   [`abandon`](Switch::abandon) can undo it at any time before `settle`.
+//!   [`abandon`](Switch::abandon) can undo the replacement at any time before `settle`.
 //! - [`settle`](Switch::settle): changes go to the new disk, and the old one is made durable. Flushes wait.
 //! - [`go_on`](Switch::go_on), once the old disk is durable: flushes go to the new disk.
 //!
-//! A durable change waits as a flush does. If the old disk cannot be made durable, all later flushes fail.
+//! A write that must be stable waits as a flush does. If the old disk cannot be made durable, all later
+//! flushes fail.
 
 use std::future::poll_fn;
 use std::mem;
@@ -29,8 +31,8 @@ pub struct Switch(Arc<SwitchState>);
 
 struct SwitchState {
     now: RwLock<Present>,
-    /// Changes and flushes in progress. Requests look at the phase and count themselves under the lock of
-    /// `now`, so that none begins by a phase that is over.
+    /// Number of changes and flushes in progress. A request reads the phase and increments the number under
+    /// the lock of `now`, so that no request begins under the rules of an earlier phase.
     under_way: AtomicUsize,
     /// Requests waiting for another phase.
     waiting: Mutex<Vec<Waker>>,
@@ -46,15 +48,15 @@ struct Present {
 }
 
 enum Phase {
-    /// Flushes are passed on.
+    /// No replacement is in progress: flushes are passed on.
     Usual,
     /// Flushes are acknowledged immediately.
     Resting,
-    /// Changes and flushes wait until it is decided which of the two disks is the present one.
+    /// Changes and flushes wait for `settle` or an undo. The old disk, to be reinstated by an undo.
     Replaced(Arc<dyn BlockDevice>),
-    /// Flushes wait until the replaced disk is durable.
+    /// Flushes wait until the old disk, this one, is durable.
     Settling(Arc<dyn BlockDevice>),
-    /// Flushes wait although the replaced disk is durable, because renames may have to follow.
+    /// The old disk is durable. Flushes wait for `go_on`, before which the caller may still rename files.
     Settled,
 }
 
@@ -71,7 +73,7 @@ pub enum Refusal {
     /// A change or a flush is in progress.
     #[error("requests are outstanding")]
     Busy,
-    /// A replaced disk is not yet reinstated, or not yet durable, or [`Switch::go_on`] is still to come.
+    /// An earlier replacement was neither undone nor completed by [`Switch::go_on`].
     #[error("the disk's last replacement is unfinished")]
     Unfinished,
 }
@@ -142,7 +144,7 @@ impl SwitchState {
             if let Some(found) = find(&now) {
                 return Poll::Ready(found);
             }
-            // A step needs the lock of `now` first, so it finds this waker.
+            // The next step needs the write lock of `now`, so it runs later and finds this waker.
             lock(&self.waiting).push(context.waker().clone());
             Poll::Pending
         })
@@ -159,7 +161,8 @@ impl SwitchState {
         (!matches!(now.phase, Phase::Replaced(_))).then(|| self.begin(now))
     }
 
-    /// Begins a change that the present disk alone makes durable.
+    /// Begins a stable change in one step; `None` if a flush of the present disk would not suffice or would
+    /// fail.
     fn begin_durable_change(self: &Arc<Self>) -> Option<Begun> {
         let now = self.present();
         (matches!(now.phase, Phase::Usual) && !now.is_lost).then(|| self.begin(&now))
@@ -235,7 +238,7 @@ impl SwitchState {
         })
     }
 
-    /// Records whether a replaced disk is durable.
+    /// Records the result of the flush of `old`, the replaced disk.
     fn settled(&self, old: &Arc<dyn BlockDevice>, flushed: Result<()>) -> Result<()> {
         self.step(|now| {
             now.is_lost |= flushed.is_err();

@@ -1,16 +1,16 @@
 //! Persistent handles for file systems without any, or with handles that are too long: a table on disk of all
-//! files seen, each with a number, its location, and its identity.
+//! files seen, each with a number, its location (directory and name), and its identity.
 //!
 //! A handle contains the number. It is resolved by name: from the root through the directories under which
-//! the file was seen, and the file found must have the same identity (inode number and birth). Renames
+//! the file was seen, and the file found must have the same identity (inode number and generation). Renames
 //! through this layer are tracked. The limitations, compared with a file system's own handles:
 //!
-//! - A file is stale after others rename it or a directory above it, until it is seen again; it is then the
-//!   same file with the same handle, as far as the file system distinguishes files.
-//! - A file last seen with one link gets a new handle if others have linked it since and its known name is
-//!   then removed: removed files are dropped at once, or they would fill the table.
-//! - Where the file system records no births, a file that reuses the name *and* inode number of a file that
-//!   others have removed is mistaken for it.
+//! - A handle is stale after another program renames the file or a directory above it, until the file is seen
+//!   again: it then has the same handle, as far as the file system distinguishes files.
+//! - A file last seen with one link gets a new handle if another program has linked it since and its known
+//!   name is then removed: removed files are dropped at once, or they would fill the table.
+//! - If the file system has no generations (for a local directory: times of birth), a file that reuses the
+//!   name *and* inode number of a file that another program has removed is mistaken for it.
 //! - Numbers issued shortly before a power failure, or stored in a damaged part of the table, are stale. A
 //!   number is never reused for another file.
 //!
@@ -42,7 +42,8 @@ use table::Table;
 /// Maximum number of files with a number.
 pub const FILES_MAX: usize = 1 << 20;
 
-/// Type number of these handles: above the kernel's, and without the bit that `back/local-dir` adds to those.
+/// Type number of these handles: above the kernel's types, and without the bit that `back/local-dir` adds to
+/// the kernel's types.
 pub const KIND: i32 = 1 << 13;
 
 /// Reasons why a table cannot be used.
@@ -75,7 +76,7 @@ struct TableState {
     table: Arc<Mutex<Table>>,
     volume: Volume,
     path: PathBuf,
-    /// The thread that rewrites the log, or did last.
+    /// The thread that rewrites the log, or the last one that did.
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 

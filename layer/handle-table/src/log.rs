@@ -77,7 +77,7 @@ pub(super) struct Record {
     pub location: Option<Location>,
 }
 
-/// Maximum length buffered before a write.
+/// Length of the buffered records at which they are written, in bytes.
 pub(super) const BUFFER_BYTES: usize = 1 << 16;
 
 /// A log is long if it has more than two records per file plus this number.
@@ -85,9 +85,11 @@ const RECORDS_SPARE: usize = 1 << 16;
 
 /// The append-only log of a table.
 pub(super) struct Log {
+    /// `None` for a log that discards records, and after a failed write.
     file: Option<File>,
     /// Records not written yet.
     buffer: Vec<u8>,
+    /// Number of records in the file and the buffer.
     records: usize,
     /// Number of records up to which the log does not count as long, because rewriting it has just failed.
     long_from: usize,
@@ -208,8 +210,8 @@ pub(super) fn draft_of(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Reads a table, calling `replay` with each valid record. Returns the table's volume; `None` if the file is
-/// not a table.
+/// Reads a table, calling `replay` with each record before the first invalid one. Returns the table's volume;
+/// `None` if the file is not a table, or one of an unsupported version.
 pub(super) fn read(from: &mut impl Read, mut replay: impl FnMut(Record)) -> io::Result<Option<Volume>> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
     from.take(HEADER_BYTES as u64).read_to_end(&mut header)?;

@@ -16,7 +16,7 @@ use super::table::Table;
 /// Number of files processed per acquisition of the table's lock.
 const FILES_AT_ONCE: usize = 1024;
 
-/// Loads the table at `path`, or creates one, and rewrites it.
+/// Loads the table at `path`, or creates one, and rewrites it, without obsolete records and synced.
 pub(super) fn open(path: &Path) -> Result<(Table, Volume), OpenError> {
     let at = |path: &Path| {
         let path = path.to_owned();

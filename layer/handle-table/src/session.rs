@@ -19,7 +19,7 @@ pub(super) struct Session {
     nodes: Arc<SessionNodes>,
 }
 
-/// The numbers of this session's nodes.
+/// The table's numbers of this session's nodes, and the look-ups that retain each.
 struct SessionNodes {
     shared: Arc<TableState>,
     nodes: Mutex<HashMap<NodeId, Node>>,
@@ -36,7 +36,7 @@ impl Session {
     }
 
     /// Registers the entry in an answer, which was found in `parent` as `name`. If that fails, the request
-    /// fails too, and `undo` releases the references in the answer other than the look-up.
+    /// fails too: the answer's look-up is released, and `undo` releases its opening, if any.
     fn registering<T: Send + 'static>(
         &self,
         cx: &Ctx,
@@ -186,7 +186,7 @@ impl PersistentHandles for Session {
         let Some(id) = self.nodes.id(node) else { return Answer::err(Error::Stale) };
         let parent = or_answer!(self.nodes.shared.table().parent(id));
         let (inner, nodes, own_cx) = (self.inner.clone(), self.nodes.clone(), cx.clone());
-        // The path to the directory itself must be valid: others may have moved it.
+        // The recorded path of the directory must still lead to it: another program may have moved it.
         let parent = self.resolve_id(cx, parent);
         self.resolve_id(cx, id).then(move |entry| {
             nodes.forget(&[(entry.node, 1)]);
@@ -204,7 +204,7 @@ fn has_names(attr: &Attr) -> bool {
     attr.nlink > 1 && attr.file_type != FileType::Directory
 }
 
-/// Forgets the look-ups counted by entries.
+/// Releases the look-ups of entries that are not returned.
 fn give_back<'a>(fs: &dyn FileSystem, cx: &Ctx, entries: impl IntoIterator<Item = &'a Entry>) {
     let nodes = entries.into_iter().map(|entry| entry.node).filter(|&node| node != NodeId::ROOT);
     nodes.for_each(|node| fs.forget(cx, &[(node, 1)]));

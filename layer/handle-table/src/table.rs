@@ -14,6 +14,7 @@ struct File {
     location: Option<Location>,
     /// `true` if the file may have other names; also after a restart, when that is unknown.
     has_names: bool,
+    /// Key of the file in [`Table::ages`]: increases with the order of registration.
     age: u64,
 }
 
@@ -34,7 +35,9 @@ pub(super) struct Table {
     next_age: u64,
     files_max: usize,
     log: Log,
+    /// Upper half of new numbers.
     epoch: u32,
+    /// Lower half of the next number.
     next: u32,
 }
 
@@ -108,8 +111,8 @@ impl Table {
             self.name_removed(to, replaced);
         }
         let Some((id, file)) = moved.and_then(|id| Some((id, self.files.get(&id)?))) else { return };
-        // If the moved file was seen elsewhere since, it stays there. If another file was seen at the
-        // destination, the moved file has no location, because its old name may be another file's.
+        // If the moved file was seen at a third location since, it retains that one. If another file was seen
+        // at the destination, the moved file has no location, because its old name may be another file's.
         let (identity, is_on_the_way) =
             (file.identity, file.location.as_ref().is_none_or(|location| location == from));
         if is_on_the_way {
@@ -237,7 +240,7 @@ impl Table {
         if let Some(other) = self.by_location.insert(location, id)
             && other != id
         {
-            // The other file was removed by others, unnoticed.
+            // The other file was removed or renamed by another program.
             self.set_location(other, None);
         }
     }

@@ -90,6 +90,7 @@ impl RedoLog {
         answer.resolve().await
     }
 
+    /// Makes the answered changes durable if `stability` requires that.
     async fn as_stable_as(self: &Arc<Self>, cx: &Ctx, stability: Stability) -> Result<()> {
         if stability == Stability::Unstable {
             return Ok(());
@@ -99,7 +100,8 @@ impl RedoLog {
         answer.resolve().await
     }
 
-    /// Locks these blocks against first writes and zeroing by others. All callers lock in the same order.
+    /// Locks these blocks against first writes and zeroing by other requests, always in the same order, so
+    /// that requests do not deadlock. The first [`LOCKS`] blocks have all locks.
     async fn lock(&self, blocks: ops::Range<u64>) -> Vec<MutexGuard<'_, ()>> {
         let mut numbers: Vec<usize> =
             blocks.take(LOCKS).map(|block| (block % LOCKS as u64) as usize).collect();
@@ -129,7 +131,7 @@ impl RedoLog {
         Ok(())
     }
 
-    /// Reads the present contents of a part of a block.
+    /// Reads a part of a block, from the base or the redo log.
     async fn now(&self, cx: &Ctx, range: ops::Range<u64>) -> Result<Source> {
         let len = (range.end - range.start) as usize;
         if len == 0 {

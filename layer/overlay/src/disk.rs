@@ -77,8 +77,8 @@ impl RedoLog {
         let mut extents = Extents::new(range, count_max);
         let mut goes_on = range.len_bytes > 0;
         while goes_on {
-            // A base examines no more than this at once either: a longer range would be looked up again after
-            // each of its answers.
+            // A base on an NBD server answers for at most this length. With a longer range, `locate` would
+            // search the same states again after each of its answers.
             let end = range.end().min(extents.next_offset().saturating_add(EXTENTS_BYTES_MAX));
             let (location, len_bytes) = self.locate(extents.next_offset(), end);
             goes_on = match location {

@@ -1,3 +1,5 @@
+//! Errors of opening and creating overlays.
+
 use thiserror::Error as ThisError;
 use tombolo_core::block::BlockSizeError;
 
@@ -57,7 +59,7 @@ pub enum OverlayError {
         /// Maximum length, in bytes.
         max: usize,
     },
-    /// The mark of the base does not fit into the header.
+    /// The base's fingerprint ([`Header::base_mark`](crate::Header::base_mark)) does not fit into the header.
     #[error("the base's mark is too long: at most {max} bytes are supported")]
     MarkTooLong {
         /// Maximum length, in bytes.

@@ -1,4 +1,4 @@
-//! The first page of a redo log.
+//! The header of a redo log, its first page.
 
 use crate::OverlayError;
 use crate::layout::{PAGE_BYTES, SIZE_MAX};

@@ -1,6 +1,6 @@
-//! Block states in memory that outlives the process: a keeper retains it when the server is killed. Unflushed
-//! data is then in the redo log's file, with its states in this memory, and is lost only with the machine, as
-//! on any disk.
+//! [`StateMemory`]: block states in memory that outlives the process, as a keeper retains it when the server
+//! is killed. Unflushed data is then in the redo log's file and its states in this memory, and both are lost
+//! only when the host fails, as on any disk.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use tombolo_mem::{MapError, OutOfBounds, Region};
 use crate::layout::{PAGE_BYTES, SEGMENT_BYTES};
 use crate::{Header, OverlayError};
 
-/// Identity of a redo log, chosen by its opener: the inode number of its file, for example.
+/// Identity of a redo log, chosen by the program that opens it: the inode number of its file, for example.
 pub type Identity = [u8; 24];
 
 /// Memory for the states of one overlay, of [`Header::kept_bytes`]: zeroes, or the states left by an earlier

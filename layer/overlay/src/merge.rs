@@ -37,8 +37,8 @@ impl Overlay {
     }
 }
 
-/// Returns the state of a block of the merged overlay, and the end of its run, at most `end`. `Log` means
-/// that the block must be copied.
+/// Returns the state of a block of the merged overlay, and the end of the blocks from it on with the same
+/// state, at most `end`. `Log` means that the block must be copied.
 fn state_in_chain(layers: &[Arc<Overlay>], block: u64, mut end: u64) -> (BlockState, u64) {
     let mut above_bytes = None;
     for layer in layers {

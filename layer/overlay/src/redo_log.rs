@@ -85,14 +85,16 @@ fn check_length(header: &Header, log: &dyn BlockDevice) -> std::result::Result<(
     if found < wanted { Err(OverlayError::TooShort { found, wanted }) } else { Ok(()) }
 }
 
-/// Returns `true` if this length and mark are those of the original base. Earlier versions ignored a partial
-/// sector at the end of a file: such a base is a sector longer now, which its overlay still ignores.
+/// Returns `true` if this length and fingerprint are those of the base at the overlay's creation. Earlier
+/// versions of this program ignored a partial sector at the end of a file: such a base is one sector longer
+/// now, and an overlay created then still ignores the sector.
 fn is_base(header: &Header, base_bytes: u64, mark: &[u8]) -> bool {
     let is_padded =
         !mark.is_empty() && base_bytes.checked_sub(SECTOR_BYTES.into()) == Some(header.base_bytes);
     header.base_mark == mark && (is_padded || base_bytes == header.base_bytes)
 }
 
+/// Returns the states of all blocks: those that an earlier process left in `kept`, else those in the log.
 async fn states_of(
     cx: &Ctx,
     header: &Header,
@@ -127,10 +129,10 @@ async fn states_of(
 }
 
 impl Overlay {
-    /// Opens the redo log `log` over `base`. `base_mark` is the base's present mark; the overlay is refused
-    /// if it differs from the original one. The caller must ensure that no other program writes to `log` or
-    /// `base`. With `kept`, the states outlive the process in this memory, which must belong to this redo
-    /// log: unflushed changes are preserved for the next opener.
+    /// Opens the redo log `log` over `base`. `base_mark` is the base's present fingerprint; the overlay is
+    /// refused if it differs from the one in the header. The caller must ensure that no other program writes
+    /// to `log` or `base`. With `kept`, the states outlive the process in this memory, which must belong to
+    /// this redo log: the next process that opens it finds unflushed changes.
     pub async fn open(
         cx: &Ctx,
         base: Arc<dyn BlockDevice>,
@@ -147,7 +149,7 @@ impl Overlay {
         if header.seal.is_some() && !options.read_only {
             return Err(OverlayError::Sealed);
         }
-        // Blocks are completed from whole blocks of the base.
+        // A first write completes its block with data of the base, which are read in blocks of the base.
         let base_block_bytes = base.geometry().block_bytes;
         if u64::from(base_block_bytes) > BLOCK_BYTES {
             return Err(OverlayError::BaseBlocks { found: base_block_bytes, max: BLOCK_BYTES });

@@ -66,8 +66,8 @@ impl Page {
     }
 }
 
-/// The states of all blocks. Segments that were never written take no memory. Changes of one block must not
-/// be concurrent.
+/// The states of all blocks. Segments that were never written take no memory. The caller must not change one
+/// block's state concurrently: the last change would win, whichever data were stored last.
 pub(crate) struct States {
     pages: Vec<OnceLock<Box<Page>>>,
     blocks: u64,
@@ -140,7 +140,7 @@ impl States {
         })
     }
 
-    /// Returns the state of a block, and the end of its run, at most `end`.
+    /// Returns the state of a block, and the end of the blocks from it on with the same state, at most `end`.
     pub(crate) fn run(&self, first: u64, end: u64) -> (BlockState, u64) {
         let state = self.at(first);
         let mut block = first + 1;
@@ -188,7 +188,7 @@ impl States {
         self.is_dirty.load(Ordering::Acquire)
     }
 
-    /// Takes the dirty pages, which count as clean then: segments and present contents.
+    /// Takes the dirty pages and marks them as clean. Returns the segment and contents of each.
     pub(crate) fn take_dirty(&self) -> Vec<(u64, Vec<u8>)> {
         if !self.is_dirty.swap(false, Ordering::AcqRel) {
             return Vec::new();

@@ -32,7 +32,7 @@ impl Listed {
 
 /// Contents of a node, valid for one version.
 pub(super) struct Remembered {
-    /// Keeps the node's number from being reused.
+    /// Keeps the node referenced: its number is the key in the table and must not go to another node.
     _known: Arc<CachedNode>,
     version: Version,
     contents: Contents,
@@ -62,8 +62,8 @@ impl Weighed for Arc<Remembered> {
 }
 
 impl Cache {
-    /// Returns the contents of the node at the end of a path, or that the path does not exist, if cached and
-    /// still valid.
+    /// Returns the cached contents of the node at the end of a path, or the cached [`Error::NotFound`];
+    /// `None` if nothing is cached or it is no longer valid.
     #[inline]
     pub(super) fn believed_contents(&self, path: &[u8], last: Last) -> Option<Result<Contents>> {
         let place = self.believed(path, last)?;
@@ -82,7 +82,7 @@ impl Cache {
         (remembered.version == version).then(|| remembered.contents.clone())
     }
 
-    /// Caches contents that were requested after `version` was taken.
+    /// Caches contents that were requested after `version` was read from the server's change counters.
     fn remember_contents(&self, known: &Arc<CachedNode>, version: Option<Version>, contents: Contents) {
         // An outdated version is useless; often the read itself outdated it by setting the access time.
         if let Some(version) = version.filter(|version| self.holds(*version)) {
@@ -91,6 +91,7 @@ impl Cache {
         }
     }
 
+    /// Returns the bytes of a file; `None` if it is larger than the options allow.
     pub(super) async fn read(&self, path: &[u8], names: Names) -> Result<Option<Arc<[u8]>>> {
         let Resolved { known, attr, version } = self.find(path, Last::Follow, names).await?;
         match attr.file_type {
@@ -142,7 +143,7 @@ impl Cache {
         }
     }
 
-    /// Requests the target of a link, and caches it with the link's `version`, which was taken before.
+    /// Requests the target of a link, and caches it with `version`, the link's version before this request.
     pub(super) async fn target(&self, link: &Arc<CachedNode>, version: Option<Version>) -> Result<Arc<[u8]>> {
         self.counters.request();
         let target: Arc<[u8]> = link.node.read_link().resolve().await?.into();

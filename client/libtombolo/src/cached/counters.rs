@@ -10,8 +10,8 @@ pub struct Counts {
     pub from_memory: u64,
     /// All other queries, most of which needed the server.
     pub asked: u64,
-    /// Requests sent for the queries in `asked`. Reading a file counts as one, as do listing a directory and,
-    /// where not all changes are counted, walking a path.
+    /// Requests sent for the queries in `asked`. Reading a file counts as one, as does listing a directory.
+    /// If the server does not count all changes of the tree, walking a path also counts as one.
     pub requests: u64,
 }
 

@@ -1,10 +1,10 @@
-//! A tree whose answers are cached for as long as nothing has changed.
+//! [`CachedTree`]: a tree whose answers are cached for as long as nothing has changed.
 //!
-//! A directory's version is taken *before* something in it is requested, and stored with the answer; the
-//! answer is valid while the version [holds](tombolo_core::fs::Versions::hold), which is checked in memory.
-//! An answer about a path depends on all that was walked: each directory that was searched, each link that
-//! was followed, and the node at the end. The next query therefore sees a change of any of them, also of
-//! permissions.
+//! A directory's version is read *before* something in it is requested, and stored with the answer; the
+//! answer is valid while the version [holds](tombolo_core::fs::Versions::hold): the counters that the server
+//! shares are compared, without a request. An answer about a path depends on all nodes of the walk: each
+//! directory that was searched, each link that was followed, and the node at the end. The next query
+//! therefore sees a change of any of them, also of permissions.
 //!
 //! Reading order: this file; `walk`; `contents`; `table`, and `counters`.
 
@@ -53,8 +53,8 @@ impl Default for CacheOptions {
 ///
 /// A cached answer is used only while the server's change counts say that nothing it depends on has changed;
 /// then it is available at once ([`Answer::Done`]) and no request is sent. Otherwise the answer is a future,
-/// and only what is missing or may have changed is requested. Where not all changes are counted nothing is
-/// cached and each query is sent. Of errors only [`Error::NotFound`] is cached.
+/// and only what is missing or may have changed is requested. If the server does not count all changes of the
+/// tree, nothing is cached and each query is sent. Of errors only [`Error::NotFound`] is cached.
 ///
 /// Paths are resolved as by [`Tree::find`], on behalf of the tree's user. A clone is another reference to the
 /// same cache. Any number of threads may query it concurrently; no lock is held during a request. Cached
@@ -67,7 +67,7 @@ struct Cache {
     tree: Tree,
     options: CacheOptions,
     top: Arc<CachedNode>,
-    /// Resolved paths, by kind of query and path.
+    /// Resolved paths, by [`kind`] and path.
     places: Table<Arc<CachedPath>>,
     /// Names in directories, by directory and name.
     names: Table<Arc<Named>>,
@@ -94,7 +94,7 @@ struct State {
 
 /// The node behind a name in a directory, valid for one version of the directory.
 struct Named {
-    /// Keeps the directory's number from being reused.
+    /// Keeps the directory referenced: its number is part of the key and must not go to another node.
     _dir: Arc<CachedNode>,
     version: Version,
     /// `None`: the name does not exist.
@@ -294,8 +294,8 @@ impl Cache {
     }
 }
 
-/// Returns the part of a cache key that separates answers with a link at the end of the path followed from
-/// those without.
+/// Returns the number that is part of the key of a path's answer, since [`CachedTree::stat`] and
+/// [`CachedTree::lstat`] of one path have different answers.
 fn kind(last: Last) -> u64 {
     match last {
         Last::Follow => 0,
@@ -326,7 +326,7 @@ impl CachedNode {
         self.state().is_some_and(|state| state.version == version && state.granted.contains(mask))
     }
 
-    /// Records that the user has this access while the node has this version.
+    /// Records that the user has the access in `mask` while the node has this version.
     fn grant(&self, version: Version, mask: AccessMask) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(state) = state.as_mut().filter(|state| state.version == version) {

@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use quick_cache::sync::Cache;
 use quick_cache::{Equivalent, Lifecycle, OptionsBuilder, Weighter};
 
-/// Values by a number and bytes, evicted by recency. An evicted value is dropped outside all locks, as
-/// dropping it may send a request.
+/// Values with a number and a byte string as key, evicted by recency. An evicted value is dropped outside all
+/// locks, as dropping it may send a request.
 pub(super) struct Table<V: Weighed>(Cache<Key, V, ByWeight, Seed, DroppedLater>);
 
 /// A value with a size in memory.
@@ -82,8 +82,7 @@ impl Equivalent<Key> for KeyRef<'_> {
 #[derive(Clone)]
 struct ByWeight;
 
-/// Number of bytes of a key that weigh one unit; fewer weigh nothing, so that an ordinary name adds no weight
-/// to its value.
+/// Number of bytes of a key that add one unit of weight; a remainder adds none, so an ordinary name is free.
 const KEY_BYTES_FREE: u64 = 256;
 
 impl<V: Weighed> Weighter<Key, V> for ByWeight {
@@ -92,6 +91,7 @@ impl<V: Weighed> Weighter<Key, V> for ByWeight {
     }
 }
 
+/// Collects the evicted values of one call, which are dropped after the locks are released.
 #[derive(Clone)]
 struct DroppedLater;
 

@@ -14,19 +14,21 @@ use crate::path::{self, LINKS_MAX, Last};
 pub(super) struct Resolved {
     pub known: Arc<CachedNode>,
     pub attr: Attr,
-    /// Taken before the attributes were requested; `None` if nothing may be cached.
+    /// Version before the attributes were requested; `None` if nothing may be cached.
     pub version: Option<Version>,
 }
 
 /// Trust in cached names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Names {
+    /// A cached name is used if its directory's version is unchanged.
     Believe,
+    /// Each name is looked up.
     Ask,
 }
 
 impl Cache {
-    /// Asks, and once more without trust in cached names if these may have caused the failure.
+    /// Runs a query, and a second time with [`Names::Ask`] if cached names may have caused a failure.
     pub(super) async fn again<T, F>(&self, ask: impl Fn(Names) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -48,8 +50,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Returns `true` if a query that failed with this error must be repeated without trusting cached names.
-    /// If the session was short of nodes or openings, drops all answers first.
+    /// Returns `true` if a query that failed with this error must be repeated with [`Names::Ask`]. If the
+    /// session was short of nodes or openings, drops all answers first.
     fn must_try_again(&self, error: &Error) -> bool {
         match error {
             // The node behind a name was removed meanwhile; the name may lead elsewhere now.
@@ -79,7 +81,7 @@ impl Cache {
         }
     }
 
-    /// Finds a path where not all changes are counted.
+    /// Finds a path of a tree of which the server does not count all changes, and caches nothing.
     async fn find_once(&self, path: &[u8], last: Last) -> Result<Resolved> {
         self.counters.request();
         let node = self.tree.find(path, last).await?;
@@ -94,8 +96,8 @@ impl Cache {
         }
     }
 
-    /// Returns the attributes of a node, and its version from before they were requested, if there is one:
-    /// then both are cached.
+    /// Returns the attributes of a node and the version that it had before they were requested, and caches
+    /// both. The version is `None`, and nothing is cached, if the server does not count this node's changes.
     async fn look(&self, versions: &dyn Versions, known: &CachedNode) -> Result<(Attr, Option<Version>)> {
         let state = *known.state();
         if let Some(State { attr, version, .. }) = state
@@ -170,7 +172,7 @@ impl Walk<'_> {
     /// Returns the node behind a name in the current directory; `None` if the name does not exist.
     async fn step(&mut self, name: Name<'_>) -> Result<Option<Arc<CachedNode>>> {
         let dir = Arc::clone(self.here());
-        // The version is taken before the look-up, so that the answer is not older.
+        // The version is read before the look-up, so that a change in between makes the answer invalid.
         let version = self.cache.look(self.versions, &dir).await?.1;
         self.hang_on(version);
         let remembered = self.cache.names.get(dir.id().0, name.as_bytes());
@@ -204,7 +206,7 @@ impl Walk<'_> {
         self.cache.target(link, version).await
     }
 
-    /// Makes the answer depend on this version; without one the answer is not cached.
+    /// Makes the answer depend on this version; `None` keeps the answer from being cached.
     fn hang_on(&mut self, version: Option<Version>) {
         match (&mut self.trail, version) {
             (Some(trail), Some(version)) => trail.push(version),
@@ -217,6 +219,7 @@ impl Walk<'_> {
         let (attr, version) = self.cache.look(self.versions, &known).await?;
         self.hang_on(version);
         let end = version.map(|version| ResolvedNode { known: Arc::clone(&known), attr, version });
+        // Without an end, the path would be cached as one that does not exist.
         if end.is_some() {
             self.cache.remember(path, last, self.trail, end);
         }
@@ -224,7 +227,7 @@ impl Walk<'_> {
     }
 }
 
-/// Returns the cached node, with all that is cached about it, if it is the one found; otherwise a new one.
+/// Returns `known`, with all that is cached about it, if it is the node found; otherwise a new cached node.
 fn same_or_new(known: Option<Arc<CachedNode>>, found: Node) -> Arc<CachedNode> {
     let is_same = |known: &Arc<CachedNode>| known.id() == found.id() && known.id() != NodeId::ROOT;
     known.filter(is_same).unwrap_or_else(|| Arc::new(CachedNode::new(found)))

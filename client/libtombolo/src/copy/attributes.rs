@@ -13,9 +13,10 @@ use super::{Options, Work};
 
 /// Permission bits that a file has until it gets its owner.
 const OWNER_BITS: u32 = 0o700;
+/// Permission bits without set-user-id, set-group-id and sticky bits.
 const RIGHTS: u32 = 0o777;
 
-/// Returns the mode for creation. A file that is to change owners is closed to other users until then.
+/// Returns the mode for creation. With `preserve`, a file is closed to other users until it has its owner.
 pub(super) fn first_mode(options: &Options, attr: &Attr) -> Mode {
     Mode::new(attr.mode.bits() & if options.preserve { OWNER_BITS } else { RIGHTS })
 }
@@ -90,8 +91,8 @@ fn plain_mode(attr: &Attr, tree: &Tree) -> Mode {
     Mode::new(attr.mode.bits() & RIGHTS).without(tree.umask())
 }
 
-/// Returns `true` if the target already is what the source would become: same size and time. Equal times are
-/// taken to mean that the file was copied completely with its attributes preserved, as times are set last.
+/// Returns `true` if the target counts as a complete copy: both are regular files of the same size and the
+/// same modification time, as far as `granularity_ns` tells times apart. A copy sets times last.
 pub(super) fn is_same(from: &Attr, to: &Attr, granularity_ns: u32) -> bool {
     if from.file_type != FileType::Regular || to.file_type != FileType::Regular || from.size != to.size {
         return false;

@@ -17,7 +17,7 @@ pub(super) struct Claim {
 }
 
 impl Claims {
-    /// Acquires the claim on a part, unless another file's copy has it.
+    /// Acquires the claim on a part; `None` while the copy of another source has it.
     pub fn take(&self, dir: NodeId, part: &NameBuf) -> Option<Claim> {
         let part = (dir, part.clone());
         lock(&self.0).insert(part.clone()).then(|| Claim { claims: self.clone(), part })

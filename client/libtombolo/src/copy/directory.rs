@@ -25,19 +25,22 @@ pub(super) struct Directory {
     work: Arc<Work>,
     /// `None` for the directory that the copy was given.
     up: Option<Arc<Directory>>,
-    /// The source's path as given, for the first directory of a source; empty for the directory that the copy
-    /// was given; else the source's name.
+    /// Last part of the source's path in reports: the user's path for the top directory of a source, the name
+    /// for those below it, empty for the directory that the copy was given.
     from: Vec<u8>,
-    /// The path as given, for the directory that the copy was given; else the name.
+    /// Last part of the target's path in reports: the user's path for the directory that the copy was given,
+    /// else the name.
     to: Vec<u8>,
     /// Target directory; `None` once it is being finished.
     node: Option<Node>,
     /// `true` if this copy made the target directory, so that nothing existed in it before.
     pub is_new: bool,
+    /// Attributes of the source, if the target gets attributes when it is finished.
     attr: Option<Attr>,
+    /// Name of the file in the target that marks it as unfinished, if there may be one.
     unfinished: Option<NameBuf>,
-    /// Attributes of the target of the same source's first directory, by which a source that contains its
-    /// target is recognised.
+    /// Attributes of the target of this source's top directory. A source that contains its target is
+    /// recognised by them: the walk of the source meets a directory with the same file number.
     first: Arc<OnceLock<Attr>>,
     /// The source's directory, if any.
     source: Option<Source>,
@@ -56,7 +59,7 @@ struct Source {
 }
 
 impl Directory {
-    /// Returns the existing directory that a source is copied into.
+    /// Returns a directory for `node`, an existing one that a source is copied into.
     pub fn top(work: Arc<Work>, node: Node, path: Vec<u8>) -> Self {
         Self {
             work,
@@ -148,7 +151,7 @@ impl Directory {
     async fn say_unfinished(&self, node: &Node, name: Name<'_>) {
         let mode = NewMode { mode: Mode::new(0o600), umask: Mode::new(0) };
         let how = Create { mode, flags: OpenFlags::WRITE, exclusive: Exclusive::Yes };
-        // Without the mark, a repeated command takes the directory for one to copy into.
+        // Without this file, a repeated command would copy into the directory instead of completing it.
         if let Err(error) = node.create(name, how).await {
             tracing::debug!(%error, "the copy cannot be marked as unfinished");
         }
@@ -202,8 +205,8 @@ impl Directory {
 }
 
 impl Directory {
-    /// Schedules removing the mark and setting the attributes of the directory, as needed. Returns the
-    /// parent, if there is one and it need not wait for that.
+    /// Schedules the removal of the file that marks the directory as unfinished, and the setting of its
+    /// attributes. Returns the parent if there is one and nothing was scheduled: else the task holds it.
     fn end(&mut self) -> Option<Arc<Directory>> {
         let up = self.up.take()?;
         if self.work.spawner.is_closed() {
@@ -243,8 +246,8 @@ impl Drop for Directory {
 }
 
 impl Work {
-    /// Registers a source's directory as being copied. Returns also `true` if a directory of this number, of
-    /// any session, is being copied already.
+    /// Registers a source's directory as being copied. Also returns `true` if a directory with this node
+    /// number is being copied already, perhaps one of another session.
     fn begin_directory(self: &Arc<Self>, dir: &Node) -> (Source, bool) {
         let mut entered = lock(&self.entered.0);
         let count = entered.entry(dir.id()).or_insert(0);

@@ -14,6 +14,7 @@ use super::event::Step;
 use super::links::Role;
 use super::{Existing, PIECE_BYTES, Work, attributes, part};
 
+/// A file, link, pipe, socket or device to copy, and its place at the target.
 pub(super) struct Entry {
     pub from: Node,
     pub attr: Attr,
@@ -30,6 +31,7 @@ pub(super) type Trouble = (Step, Error);
 pub(super) enum AtTarget {
     /// Nothing exists at the target.
     Free,
+    /// An existing object that the copy replaces.
     Taken,
     /// An existing object that is left as it is: the options require that, or it is complete already.
     Left(Node),
@@ -127,6 +129,7 @@ impl Work {
         copied
     }
 
+    /// Links `node`, the copy of the same source file under another name, instead of copying once more.
     async fn further_name(&self, entry: &Entry, node: &Node) -> Result<(), Trouble> {
         let fail = |error| (Step::Make, error);
         let place = self.look_at_target(entry).await?;
@@ -156,7 +159,7 @@ impl Work {
         entry.dir.tell_copied(entry.from_path.as_deref(), entry.name());
     }
 
-    /// Examines the target and decides what becomes of it.
+    /// Examines the entry's name at the target. Fails if an object there must not be replaced.
     pub(super) async fn look_at_target(&self, entry: &Entry) -> Result<AtTarget, Trouble> {
         if entry.dir.is_new {
             return Ok(AtTarget::Free);

@@ -1,11 +1,11 @@
-//! The mark of an incomplete file: the length of its valid beginning.
+//! The mark of a part, which is an incomplete copy of a file: the length of its valid beginning.
 //!
 //! The mark is in the part's access time: in its seconds a digest of the source's size and modification time,
-//! in its nanoseconds the number of MiB from the beginning that are complete and stable. Writing does not
-//! change that time, setting it is stable once answered (RFC 1813 §4.7), and it needs neither an extra file
-//! nor an attribute that NFS lacks. A reader of the part may change the time meanwhile: then the mark does
-//! not match and the copy starts over, as it does on a file system whose times are whole seconds. A file
-//! system with coarser times rounds down, and some data are copied twice.
+//! in its nanoseconds the number of MiB from the beginning that are complete and stable. Writing a file does
+//! not change its access time, setting that time is stable once answered (RFC 1813 §4.7), and the mark needs
+//! neither an extra file nor an attribute that NFS lacks. A reader of the part may change the time: then the
+//! mark does not match and the copy starts over. A file system that stores whole seconds has the same effect.
+//! One with a granularity in between rounds the mark down, and some data are copied twice.
 
 use tombolo_core::fs::{Attr, SetAttr, SetTime, Timestamp};
 
@@ -14,6 +14,7 @@ use super::part;
 /// Unit in which a mark counts the complete bytes.
 const UNIT_BYTES: u64 = 1 << 20;
 
+/// Maximum count of units: that of nanoseconds in a timestamp.
 const UNITS_MAX: u64 = 999_999_999;
 
 /// Returns the mark for `complete_bytes` of stable data, and the number of bytes that it actually records.
@@ -23,7 +24,7 @@ pub(super) fn of(source: &Attr, complete_bytes: u64) -> (SetAttr, u64) {
     (SetAttr { atime: Some(SetTime::At(time)), ..SetAttr::default() }, units * UNIT_BYTES)
 }
 
-/// Returns how many bytes of a part are a valid prefix of this source.
+/// Returns how many bytes of a part are a valid prefix of this source; 0 if the mark is not of this source.
 pub(super) fn read(source: &Attr, part: &Attr) -> u64 {
     let complete = u64::from(part.atime.nanos) * UNIT_BYTES;
     let fits = part.atime.secs == digest(source) && complete <= part.size.min(source.size);

@@ -4,14 +4,15 @@
 //! threads: a small file costs round trips, so those of many files overlap. A small file is read in one piece
 //! and created under its own name. A large one is read and written in pieces, many at a time, straight from
 //! the buffer that it was read into; it is written under the name `.NAME.tombolo-part`, as a *part*, and
-//! renamed when complete. So is every file that replaces another.
+//! renamed when complete. A file that replaces another is written as a part too, whatever its size.
 //!
-//! **Resuming.** A part records how much of it is valid, and for which version of its source, in a timestamp
-//! that is otherwise unused meanwhile: see [`mark`]. The record is written every few seconds and when a copy
-//! is stopped, after the data before it were made stable; so a copy can be resumed after the end of this
-//! process, of the server, or of either machine. A part whose mark does not match starts over. A directory
-//! created as the copy of a source under another name records its source until it is complete: a later copy
-//! can tell it from a directory to copy into.
+//! **Resuming.** A part records how much of it is valid, and for which version of its source, in its access
+//! time, which is not needed before the file is complete: see [`mark`]. The mark is written every few seconds
+//! and when a copy is stopped, after the data that it counts were made stable; so a copy can be resumed after
+//! the end of this process, of the server, or of either machine. A part whose mark does not match starts
+//! over. A directory created as the copy of a source under another name contains a file with a name derived
+//! from the source's ([`unfinished_name`]) until it is complete: a later copy continues it instead of copying
+//! the source into it.
 //!
 //! Non-goals: choosing the copy's name when the target is a directory (the caller decides), deleting what the
 //! source does not have, comparing contents.
@@ -126,6 +127,7 @@ impl Default for Options {
 /// Maximum size of one read or write, and of a small file, in bytes.
 pub const PIECE_BYTES: usize = 1 << 20;
 
+/// Maximum number of directory walks in progress, besides one for each source.
 const WALKERS: usize = 16;
 
 /// Unit in which memory of the window is reserved, in bytes.
@@ -142,9 +144,12 @@ struct Work {
     options: Options,
     observer: Arc<dyn Observer>,
     spawner: Spawner,
+    /// All tasks of the copy, for [`Copier::ended`].
     all: Group,
+    /// One permit for each file in progress.
     files: Permits,
     walkers: Permits,
+    /// Memory for data in flight, in units of [`WINDOW_UNIT_BYTES`].
     window: Permits,
     buffers: BufferPool,
     counters: Counters,

@@ -1,12 +1,12 @@
-//! Names of incomplete files.
+//! Names of parts (incomplete copies of files), and of the file that marks an unfinished directory.
 
 use tombolo_core::Result;
 use tombolo_core::fs::{NAME_MAX, Name, NameBuf};
 
 const SUFFIX: &[u8] = b".tombolo-part";
 
-/// Returns the name of a file until it is complete: `.NAME.tombolo-part`, with the end of a name that would
-/// exceed `longest` bytes replaced by a digest of the whole.
+/// Returns the name of a file until it is complete: `.NAME.tombolo-part`. If that exceeds `longest` bytes,
+/// the end of `NAME` is replaced by a digest of the whole `NAME`.
 pub fn part_name(name: Name<'_>, longest: u32) -> Result<NameBuf> {
     let longest = (longest as usize).clamp(64, NAME_MAX);
     let bytes = name.as_bytes();

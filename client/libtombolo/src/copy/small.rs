@@ -78,6 +78,7 @@ impl Work {
         }
     }
 
+    /// Copies the remainder of a file from `offset` to its end.
     async fn rest(&self, source: &File, target: &File, mut offset: u64) -> Result<(), Trouble> {
         loop {
             let lease = self.buffers.lend(UNSAID_BYTES);

@@ -28,6 +28,7 @@ impl Work {
         self.make(entry, |dir, name| dir.make_special(name, file_type, mode, device)).await
     }
 
+    /// Makes a copy by `make`, and replaces what exists at the target, if the options allow that.
     async fn make(
         &self,
         entry: &Entry,

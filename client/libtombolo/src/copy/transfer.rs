@@ -28,7 +28,9 @@ pub(super) struct Transfer {
     work: Arc<Work>,
     pub from: File,
     pub to: File,
+    /// Attributes of the source when the copy began.
     attr: Attr,
+    /// Length of the part's valid beginning when the copy began; 0 without a part.
     start: u64,
     state: Mutex<State>,
     is_failed: AtomicBool,
@@ -114,7 +116,7 @@ impl Transfer {
         Ok(marked)
     }
 
-    /// Begins the transfer of all pieces; returns `true` if it reached the end of the file.
+    /// Begins the transfer of all pieces; returns `false` if it ended early, by a failure or a stop.
     async fn pieces(self: &Arc<Self>) -> bool {
         let mut at = self.start;
         let mut last_mark = Instant::now();

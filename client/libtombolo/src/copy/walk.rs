@@ -112,7 +112,8 @@ impl Work {
         }
     }
 
-    /// Begins to copy an entry; if it is a directory and no other walker is idle, returns it for this one.
+    /// Begins to copy an entry. Returns it if it is a directory and all walkers are busy: then this walk
+    /// descends into it.
     async fn item(self: &Arc<Self>, level: &Level, item: Item) -> Result<Option<Level>, Failure> {
         let Item { name, node, .. } = item;
         let found = match node {

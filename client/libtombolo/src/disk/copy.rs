@@ -67,9 +67,9 @@ struct Going<F> {
 }
 
 impl Copy {
-    /// Copies, and calls `on_durable` with each position before which all is durable: a record of it can be a
-    /// later `start`. After a failure or a stop, copied data are still made durable and reported, unless a
-    /// flush failed.
+    /// Copies, and calls `on_durable` with each position before which all is durable, for the caller to
+    /// record: a later copy can begin at the recorded position. After a failure or a stop, copied data are
+    /// still made durable and reported, unless a flush failed.
     pub async fn run(self, on_durable: impl FnMut(u64) -> CoreResult<()>) -> Result<Ended, Fault> {
         let unit_bytes = unit_bytes([&*self.from, &*self.to]);
         let start = self.start - self.start % unit_bytes;

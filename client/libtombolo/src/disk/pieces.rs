@@ -19,7 +19,7 @@ pub(super) fn cx() -> Ctx {
     Ctx::root(SessionId(0))
 }
 
-/// Returns the extents from `offset` up to `end` or less: at least one.
+/// Queries the extents from `offset`, at least one; a caller that needs all up to `end` repeats the query.
 pub(super) async fn extents_from(
     disk: &dyn BlockDevice,
     offset: u64,
@@ -53,7 +53,7 @@ pub(super) struct Pieces {
     unit_bytes: u64,
     next: u64,
     end: u64,
-    /// Ends of the known extents, and whether each is zero.
+    /// Extents already queried, from `next` on: the end of each, and `true` if it reads as zeroes.
     known: VecDeque<(u64, bool)>,
 }
 

@@ -16,7 +16,7 @@ tombolo_core::counters! {
     }
 }
 
-/// A tally that others can watch.
+/// A tally that the walk updates and other threads can read.
 #[derive(Clone, Debug, Default)]
 pub struct Watched(Arc<Counts>);
 

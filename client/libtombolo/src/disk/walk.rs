@@ -13,16 +13,17 @@ use crate::run::Window;
 /// Maximum number of pieces in flight: with 1 MiB each, enough for a distant disk.
 const PIECES_MAX: usize = 16;
 
-/// Returns the unit in which disks are walked together, in bytes: the largest of their blocks and the unit of
-/// zero detection.
+/// Returns the unit of a walk over these disks in bytes: the largest of their block sizes and of
+/// [`ZERO_UNIT_BYTES`].
 pub(super) fn unit_bytes<'a>(disks: impl IntoIterator<Item = &'a dyn BlockDevice>) -> u64 {
     let blocks = disks.into_iter().map(|disk| u64::from(disk.geometry().block_bytes));
     blocks.fold(ZERO_UNIT_BYTES as u64, u64::max)
 }
 
+/// A walk whose operations on pieces have results of type `T`.
 pub(super) struct Walk<T> {
     pieces: Pieces,
-    /// Operations in flight: pieces, and others that were added, whose results are returned in order.
+    /// Operations in flight, whose results are returned in order: those on pieces, and flushes of a copy.
     pub window: Window<Result<T, Fault>>,
     is_at_end: bool,
     /// `true` if the walk ended early.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_lock::Mutex;
 use event_listener::Event;
 
-/// A number of permits. Only one task at a time collects permits, so that one that needs many is not starved
-/// by others that need few.
+/// A number of permits. Only one task at a time collects permits, so that a task that needs many is not
+/// starved by tasks that need few.
 #[derive(Clone, Debug)]
 pub(crate) struct Permits(Arc<Shared>);
 
@@ -28,7 +28,7 @@ impl Permits {
         Self(Arc::new(Shared { total, free, freed: Event::new(), front: Mutex::new(()) }))
     }
 
-    /// Takes `count` permits, at most the total.
+    /// Waits for `count` permits and takes them; a count above the total is reduced to it.
     pub async fn take(&self, count: usize) -> Permit {
         let count = count.min(self.0.total);
         let _front = self.0.front.lock().await;

@@ -25,6 +25,7 @@ struct Sleepers {
     /// Keyed by wake-up time, and a number that distinguishes equal times.
     by_time: BTreeMap<(Instant, u64), Waker>,
     next: u64,
+    /// `true` once the [`Timer`] was dropped: the thread wakes all sleepers and ends.
     over: bool,
 }
 

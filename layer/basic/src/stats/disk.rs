@@ -13,7 +13,8 @@ use tombolo_mem::{Sink, Source};
 
 use super::{Counters, Timing};
 
-/// Wraps `inner`, counting its operations in `counters`, which must be those [of a disk](Counters::of_disk).
+/// Wraps `inner`, counting its operations in `counters` from [`Counters::of_disk`]: others do not report the
+/// operations in progress.
 pub fn over(inner: Arc<dyn BlockDevice>, counters: Arc<Counters>) -> Arc<dyn BlockDevice> {
     Arc::new(CountedDisk { inner, counters })
 }

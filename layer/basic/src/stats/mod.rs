@@ -1,9 +1,9 @@
 //! Counts and times of all operations.
 //!
-//! Counts, errors and bytes are exact. Times are those of [`Moment`], right within a few percent, and
-//! sampled: in a virtual machine two readings may cost 100 ns, against 300 for a look-up from memory. Each
-//! thread's shard times the first [`TIMED_FIRST`] calls of an operation, and then every [`TIMED_EVERY`]th,
-//! which represents that many.
+//! [`Counters`] holds them, in shards that are shared by few threads each. Counts, errors and bytes are
+//! exact. Times are read from [`Moment`], right within a few percent, and sampled: in a virtual machine two
+//! readings may cost 100 ns, and a look-up from memory 300. Each shard times the first [`TIMED_FIRST`] calls
+//! of an operation, and then each [`TIMED_EVERY`]th, which counts for all of its interval.
 
 pub mod disk;
 mod snapshot;
@@ -89,7 +89,7 @@ impl Timing {
     fn end(self, counters: &Counters, bytes: Option<u64>) {
         if let Some((began, sample)) = self.sample {
             let took = began.elapsed();
-            // The processor's counter may be reset in between, as by a suspension.
+            // The maximum means that the processor's counter was reset, as by a suspension.
             if took < Duration::MAX {
                 counters.time(self.op, sample, took);
             }
@@ -158,8 +158,8 @@ impl Counters {
     /// Returns the current values. Operations continue meanwhile, so the numbers of one operation may differ
     /// by a few calls.
     pub fn snapshot(&self) -> Snapshot {
-        // Ends are read before begins: an operation that ends later counts as in progress, and none ends
-        // before it begins.
+        // Ends are read before beginnings: an operation that ends between the two readings counts as in
+        // progress, and the difference is never negative.
         let ended: u64 = self.shards.iter().map(|shard| shard.ended.load(Ordering::Acquire)).sum();
         let operation = |op: Op| -> Operation {
             let cells = || self.shards.iter().map(|shard| &shard.cells[op.index()]);

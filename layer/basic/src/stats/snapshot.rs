@@ -1,3 +1,5 @@
+//! Snapshots of the counters, their differences, and statistics of the times.
+
 use serde::{Deserialize, Serialize};
 
 /// The counters at one moment.
