@@ -16,13 +16,14 @@ pub(crate) struct DiskFile {
     /// Locked exclusively by writes of partial blocks, which read first: concurrent writes to the same blocks
     /// would be lost. Other writes share the lock.
     writing: Arc<RwLock<()>>,
-    /// `true` once a write has failed. A kernel that wrote pages back discards them nevertheless, and reports
-    /// the error once (fsync(2)).
+    /// `true` once a write has failed. A kernel whose write-back failed discards the pages nevertheless and
+    /// reports the error only once (fsync(2)), so the file must remember it.
     has_failed: AtomicBool,
     /// Callback at the first failed write.
     pub(crate) when_failed: OnceLock<WhenFailed>,
 }
 
+/// Function called at a file's first failed write.
 pub(crate) type WhenFailed = Arc<dyn Fn() + Send + Sync>;
 
 impl DiskFile {
@@ -61,7 +62,7 @@ impl DiskFile {
         done
     }
 
-    /// Submits the request that `answer` belongs to, because no others follow.
+    /// Submits the request of `answer` to the disk at once, because no further requests are queued with it.
     fn submitted<T>(&self, answer: Answer<T>) -> Answer<T> {
         self.disk.submit();
         answer
@@ -163,8 +164,8 @@ impl DiskFile {
     }
 
     /// Zeroes a range within the file: whole blocks by the disk's own operation, partial ones by writes. A
-    /// failure concerns only the range, and the caller learns of it; that of a write is recorded, because it
-    /// may have torn the rest of the block.
+    /// failure of the former is only returned, as no other data are affected; a failed write is also
+    /// recorded, as it may have torn the rest of its block.
     pub(crate) fn zero(self: &Arc<Self>, cx: &Ctx, range: Range, may_unmap: bool) -> Answer<()> {
         let (file, cx) = (self.clone(), cx.clone());
         let end = range.end().min(self.size_bytes());

@@ -14,7 +14,7 @@ use tombolo_mem::{Sink, Source};
 use crate::file::DiskFile;
 use crate::files::Files;
 
-/// A session. Stateless: an opening has its node's number.
+/// A session, without state of its own: the number of an opening is that of its node.
 pub(crate) struct Session(pub(crate) Arc<Files>);
 
 impl Session {
@@ -70,6 +70,7 @@ impl Session {
         Ok(Opened { open: OpenId(node.0), attr: wanted.then_some(attr) })
     }
 
+    /// Lists `.` and `..`, with cookies 1 and 2, and then the files.
     fn list(&self, cookie: Cookie, page: &mut DirPage) -> Result<()> {
         let mut place = usize::try_from(cookie.0).map_err(|_| Error::BadCookie)?;
         for name in [&b"."[..], b".."].into_iter().skip(place) {

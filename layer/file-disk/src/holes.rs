@@ -78,7 +78,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Returns data and holes as the file system reports them; only data if it does not.
+    /// Returns data and holes as the file system reports them; one extent of data if it reports none.
     pub(crate) fn extents(self: &Arc<Self>, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
         let (file, cx) = (self.clone(), cx.clone());
         Answer::later(async move {
@@ -87,7 +87,7 @@ impl OpenFile {
             while goes_on {
                 let at = extents.next_offset();
                 let found = file.seek(&cx, at, Whence::Data).await?;
-                // Partial data makes a block data.
+                // A block with some data counts as data.
                 let data = found - found % u64::from(file.bounds.geometry().block_bytes);
                 if !extents.push(data.saturating_sub(at), Allocation::Hole) {
                     break;

@@ -125,7 +125,7 @@ const CHANGES: LockRange = LockRange { start: DONE.start + 1, last: DONE.last };
 
 impl OpenFile {
     /// Locks the file against writers, and if it is opened for writing also against readers, as far as its
-    /// file system has locks. The lock ends with the opening.
+    /// file system has locks; [`OpenError::InUse`] if it is locked. The lock ends with the opening.
     async fn lock(&self, read_only: bool) -> Result<(), OpenError> {
         let Some(locks) = self.fs.locks() else { return Ok(()) };
         let of = |kind, range| Lock {

@@ -50,7 +50,8 @@ pub struct IdMap {
 /// Mapping of one kind of ids: ranges, and the anonymous id for all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ids {
-    /// Disjoint on both sides. Without ranges every id is mapped to itself.
+    /// Ranges, disjoint among the clients' ids and among the host's. Without ranges every id is mapped to
+    /// itself.
     ranges: Vec<IdRange>,
     anonymous: u32,
 }

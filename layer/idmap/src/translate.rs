@@ -66,8 +66,8 @@ macro_rules! without_owners {
 
 without_owners!((), u64, Vec<u8>, ReadDone, StatFs, Lock, PersistentHandle);
 
-/// Maps the owners in new attributes. Unmapped ids cannot be set (as in the kernel, chown(2) in a user
-/// namespace).
+/// Maps the owners in new attributes. Fails with [`Error::InvalidArgument`] for unmapped ids, as chown(2)
+/// does in a user namespace.
 pub(crate) fn inward(set: &SetAttr, map: &IdMap) -> Result<SetAttr> {
     let mapped = |id: Option<u32>, ids: &crate::Ids| {
         id.map(|id| ids.inward(id).ok_or(Error::InvalidArgument)).transpose()
@@ -80,7 +80,8 @@ pub(crate) fn is_access_list(name: &[u8]) -> bool {
     matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default")
 }
 
-/// Format: a version, then entries of tag, permissions and id, little-endian (linux/posix_acl_xattr.h).
+// An access list has a version, then entries of tag, permissions and id, in little-endian byte order
+// (linux/posix_acl_xattr.h).
 const VERSION_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
 const TAG_USER: u16 = 0x02;

@@ -1,3 +1,5 @@
+//! The openings of a session that append, whose writes must not run twice.
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -45,7 +47,7 @@ impl Appending {
         self.count.store(openings.len(), Ordering::Relaxed);
     }
 
-    /// Returns the stability of each write through an opening, if it appends.
+    /// Returns the stability of each write through an opening; `None` if the opening does not append.
     #[inline]
     pub fn stability(&self, open: OpenId) -> Option<Stability> {
         // A thread that writes through an opening has seen the count stored when it was opened.

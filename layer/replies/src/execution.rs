@@ -94,9 +94,9 @@ impl Execution<'_> {
         }
     }
 
-    /// Answers a duplicate of an answered request: by the failure again, or by a reply rebuilt from the
+    /// Answers a duplicate of an answered request: by the same failure, or by a reply rebuilt from the
     /// outcome.
-    pub fn again<C: Call>(self, call: C, outcome: Outcome) -> Answer<C::Reply> {
+    pub fn answer_again<C: Call>(self, call: C, outcome: Outcome) -> Answer<C::Reply> {
         match outcome {
             Outcome::Failed(failure) => Answer::err(failure.error()),
             outcome => Answer::later(call.answer_duplicate(self.inner(), outcome)),
@@ -125,7 +125,7 @@ impl Execution<'_> {
                 let answer = match table.begin(key) {
                     Begin::First(entry) => execution.first(call, entry),
                     Begin::Unrecorded => call.run(&*inner.fs, &inner.cx),
-                    Begin::Answered(outcome) => execution.again(call, outcome),
+                    Begin::Answered(outcome) => execution.answer_again(call, outcome),
                     Begin::Running(another) => {
                         pending = another;
                         continue;
@@ -174,7 +174,7 @@ impl Execution<'_> {
         Answer::ok(reply)
     }
 
-    /// Makes an answer complete even if the caller disconnects.
+    /// Returns an answer whose operation runs to its end even if the caller disconnects and drops the answer.
     fn run_detached<R: Reply>(self, later: impl Future<Output = Result<R>> + Send + 'static) -> Answer<R> {
         let inner = self.inner();
         Answer::Later(Box::pin(Detached { later: Some(Box::pin(later)), inner: Some(inner) }))

@@ -1,5 +1,6 @@
-//! The optional groups with operations that must not run twice, and descriptors, whose appending openings are
-//! registered. Persistent handles are those of the inner file system.
+//! The waist's optional groups of operations as far as they concern this layer: extended attributes, locks
+//! and ranges have operations that must not run twice; descriptors create openings, which are registered if
+//! they append.
 
 use std::os::fd::OwnedFd;
 
@@ -15,8 +16,8 @@ use super::key::EntryKey;
 use super::session::Session;
 
 impl Session {
-    /// Performs an operation without a result exactly once. Its outcome is kept in memory only: it is
-    /// idempotent, or meaningless after the process.
+    /// Performs an operation without a result exactly once. Its outcome is kept in memory only, because the
+    /// operation is idempotent or has no effect after the process.
     fn fleeting(
         &self,
         cx: &Ctx,

@@ -1,3 +1,5 @@
+//! Requests to the inner session from which the reply to a duplicate is rebuilt.
+
 use std::sync::Arc;
 
 use tombolo_core::fs::{Change, Entry, FileSystem, NameBuf, NodeId, OpenFlags, OpenId};
@@ -12,8 +14,8 @@ pub(super) struct InnerSession {
 }
 
 impl InnerSession {
-    /// Returns the change of a node; its attributes from before are no longer known (RFC 1813 §2.6 permits
-    /// that).
+    /// Returns the change of a node without the attributes before it, which are no longer known (RFC 1813
+    /// §2.6 permits that).
     pub async fn change(&self, node: NodeId) -> Change {
         if !self.cx.want.contains(Want::CHANGE_ATTRS) {
             return Change::default();
@@ -21,8 +23,8 @@ impl InnerSession {
         Change { before: None, after: self.fs.getattr(&self.cx, node, None).resolve().await.ok() }
     }
 
-    /// Returns the node of an outcome and counts a look-up: by its handle, or without a handle by the name
-    /// that the node was given.
+    /// Finds the node of an outcome, and counts a look-up: by its handle, or without a handle by the name
+    /// that the operation gave it. [`Error::Stale`] if the node is gone, or another one has the name.
     pub async fn entry(&self, outcome: &Outcome, name: Option<(NodeId, &NameBuf)>) -> Result<Entry> {
         let Outcome::Node(mark) = outcome else { return Err(Error::Stale) };
         match mark {

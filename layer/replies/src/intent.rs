@@ -137,7 +137,7 @@ impl Claim {
         Self::Taken(u64::from(place) << 32 | u64::from(inode))
     }
 
-    /// Returns the digest; 0 for a claim without one, or whose node is not known yet.
+    /// Returns the digest; 0 for [`Claim::Nothing`], and for [`Claim::Making`], whose node is not known.
     pub fn number(self) -> u64 {
         match self {
             Self::Taken(number) => number.max(1),
@@ -146,6 +146,7 @@ impl Claim {
     }
 }
 
+/// Returns the digest of a name; `made` is 1 if the operation creates it, 0 if it removes it.
 fn digest_of(named_entry: &NamedEntry, made: u8) -> u32 {
     digest(&named_entry.parent, named_entry.name.as_name().as_bytes(), made)
 }

@@ -1,3 +1,5 @@
+//! Keys of the entries of a table.
+
 use tombolo_core::{ClientId, Ctx, KeyProperties, RequestKey, SessionId};
 
 use tombolo_core::fs::Op;
@@ -9,8 +11,8 @@ use tombolo_core::fs::Op;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryKey {
     pub request: RequestKey,
-    /// Session of the request, if the result ends with the session, so that another session must get a new
-    /// result.
+    /// Session of the request, if the operation's effect ends with the session (a lock, an unnamed file): the
+    /// same request in another session must be performed there.
     pub session: Option<SessionId>,
     pub op: Op,
     pub uid: u32,

@@ -5,8 +5,8 @@
 //! `unlink` that the file does not. This layer keeps the outcome of each operation of each request with a
 //! [key](tombolo_core::RequestKey): key and operation identify an entry, so a request may perform several
 //! operations, but each only once. Requests without a key and operations without changes pass at no cost.
-//! Positioned writes of fenced clients pass too: they are idempotent, and no copy of one is in progress when
-//! the client's next link begins.
+//! Positioned writes over links pass too: they are idempotent, and the reconnect fence ensures that none is
+//! in progress when the client's next link begins.
 //!
 //! - A duplicate of a request in progress waits for it, without blocking a thread.
 //! - A duplicate of an answered request gets the same outcome. Node references would be invalid by then, so
@@ -72,14 +72,16 @@ pub struct Replies {
 
 /// Tables, counters and locks shared by all sessions.
 struct LayerState {
+    /// Entries of operations that must not run twice; also in the state file, if there is one.
     durable: Arc<Table>,
+    /// Entries of all other operations, in memory only.
     fleeting: Arc<Table>,
     counters: Arc<Counters>,
     /// Locks of the files being appended to.
     append_locks: Arc<AppendLocks>,
 }
 
-/// The session used by the layer itself. Front ends number their sessions upwards.
+/// The session used by the layer itself: the largest number, as front ends number their sessions upwards.
 const OWN_SESSION: SessionId = SessionId(u64::MAX);
 
 /// Wraps `inner`, keeping outcomes in memory only.

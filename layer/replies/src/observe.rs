@@ -26,7 +26,7 @@ pub(super) fn observe(
     cx: &Ctx,
     expected_effect: ExpectedEffect,
 ) -> Answer<Option<Observation>> {
-    // The caller must not be able to prevent the intent by interrupting.
+    // An interrupt of the request must not prevent the intent.
     let cx = cx.beside();
     let effect = match expected_effect {
         ExpectedEffect::Appends { node, len, append_locks } => {
@@ -42,22 +42,22 @@ pub(super) fn observe(
             named_entry(fs, &cx, parent, name).map(|at| RecordedEffect::Remove { at })
         }
         ExpectedEffect::Links { node, parent, name } => {
-            let (fs, again) = (fs.clone(), cx.clone());
+            let (fs, later_cx) = (fs.clone(), cx.clone());
             named_entry(&fs.clone(), &cx, parent, name).then(move |at| {
-                fs.getattr(&again, node, None)
+                fs.getattr(&later_cx, node, None)
                     .map(move |attr| RecordedEffect::Link { at, node: Inode::from(&attr) })
             })
         }
         ExpectedEffect::Renames { from_parent, from, to_parent, to } => {
-            let (fs, again) = (fs.clone(), cx.clone());
+            let (fs, later_cx) = (fs.clone(), cx.clone());
             named_entry(&fs.clone(), &cx, from_parent, from).then(move |from| {
-                named_entry(&fs, &again, to_parent, to).map(move |to| RecordedEffect::Rename { from, to })
+                named_entry(&fs, &later_cx, to_parent, to).map(move |to| RecordedEffect::Rename { from, to })
             })
         }
         ExpectedEffect::Xattr { node, name, change } => {
-            let (fs, again) = (fs.clone(), cx.clone());
+            let (fs, later_cx) = (fs.clone(), cx.clone());
             handle(&fs.clone(), &cx, node).then(move |handle| {
-                value_of(&*fs, &again, node, name.as_name()).map(move |before| RecordedEffect::Xattr {
+                value_of(&*fs, &later_cx, node, name.as_name()).map(move |before| RecordedEffect::Xattr {
                     node: handle,
                     name,
                     before,
@@ -66,9 +66,9 @@ pub(super) fn observe(
             })
         }
         ExpectedEffect::Changes { node, set } => {
-            let (fs, again) = (fs.clone(), cx.clone());
+            let (fs, later_cx) = (fs.clone(), cx.clone());
             handle(&fs.clone(), &cx, node).then(move |handle| {
-                fs.getattr(&again, node, None).map(move |attr| RecordedEffect::Change {
+                fs.getattr(&later_cx, node, None).map(move |attr| RecordedEffect::Change {
                     node: handle,
                     set,
                     ctime_before: attr.ctime,

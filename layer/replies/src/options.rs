@@ -1,3 +1,5 @@
+//! Limits of the outcomes that the layer keeps.
+
 use std::time::Duration;
 
 /// Limits of the outcomes kept by the layer, for each kind of operation.

@@ -26,9 +26,9 @@ pub(super) enum Outcome {
 /// The means to find a node again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeMark {
-    /// Mark by the node's persistent handle.
+    /// The node's persistent handle.
     Handle(PersistentHandle),
-    /// Mark in a file system without handles: the node's name must still lead to this inode.
+    /// The node's identity, in a file system without handles: its name must still lead to this inode.
     Inode(Inode),
 }
 

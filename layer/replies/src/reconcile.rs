@@ -21,15 +21,15 @@ use super::key::EntryKey;
 use super::observe::value_of;
 use super::outcome::{Inode, NodeMark, Outcome};
 
-/// Maximum lag of the file system's clock behind this host's, in seconds. The lag of a local file system is a
-/// kernel tick (10 ms at most); that of another machine's clock may be longer.
+/// Assumed maximum lag of the file system's clock behind this host's, in seconds. The lag of a local file
+/// system is a kernel tick (10 ms at most); that of another machine's clock may be longer.
 const CLOCK_BEHIND_SECS: i64 = 2;
 
 /// Verdict on an intent: its operation happened, or did not.
 struct Verdict {
     /// `None` if the operation did not happen.
     happened: Option<Happened>,
-    /// `true` if the reply is right whichever history explains the present state.
+    /// `true` if the reply is right in every history that leads to the present state.
     is_certain: bool,
 }
 

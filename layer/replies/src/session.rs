@@ -65,7 +65,7 @@ impl Session {
             Begin::First(entry) => execution.first(call, entry),
             Begin::Unrecorded => call.run(&*self.inner, cx),
             Begin::Running(pending) => execution.after(call, pending, table.clone(), key),
-            Begin::Answered(outcome) => execution.again(call, outcome),
+            Begin::Answered(outcome) => execution.answer_again(call, outcome),
         }
     }
 }

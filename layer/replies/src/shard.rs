@@ -34,9 +34,12 @@ struct Client {
 #[derive(Debug)]
 struct Entry {
     key: Hashed<EntryKey>,
+    /// Number of the client in [`Shard::clients`].
     client: u32,
     state: EntryState,
+    /// Neighbours in [`Shard::answered`].
     in_all: Links,
+    /// Neighbours in [`Client::answered`].
     in_client: Links,
 }
 
@@ -148,6 +151,7 @@ impl Shard {
     }
 }
 
+/// The entries as linked in [`Shard::answered`].
 struct InAll<'a>(&'a mut Slab<Entry>);
 
 impl Linked for InAll<'_> {
@@ -156,6 +160,7 @@ impl Linked for InAll<'_> {
     }
 }
 
+/// The entries as linked in [`Client::answered`].
 struct InClient<'a>(&'a mut Slab<Entry>);
 
 impl Linked for InClient<'_> {

@@ -159,14 +159,14 @@ impl Table {
         if entries >= self.limits.entries_per_client {
             return oldest.is_some_and(|oldest| self.evict(shard, oldest));
         }
-        // A shard below its share evicts from another one, as otherwise a client's next outcome would evict
-        // its only one.
+        // A shard with few entries evicts none of its own: each new entry of a client would evict the
+        // client's previous one. The caller then evicts from another shard.
         let has_its_part = shard.len() >= self.limits.entries.div_ceil(SHARDS);
         has_its_part && shard.oldest().is_some_and(|(oldest, _)| self.evict(shard, oldest))
     }
 
     /// Makes space as `make_space` does, by evicting the oldest answered entry of all clients. The caller
-    /// must have no shard locked: this locks one at a time.
+    /// must have no shard locked, as each shard is locked in turn.
     fn make_space_elsewhere(&self, client: &Hashed<ClientKey>) -> bool {
         if self.shard(client).of(client).0 >= self.limits.entries_per_client {
             return false;

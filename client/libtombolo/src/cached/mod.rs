@@ -164,7 +164,7 @@ impl CachedTree {
                 Answer::Done(place.found().map(|end| end.attr))
             }
             None => self.ask(path, move |cache, path| async move {
-                Ok(cache.again(|names| cache.find(&path, last, names)).await?.attr)
+                Ok(cache.with_retry(|names| cache.find(&path, last, names)).await?.attr)
             }),
         }
     }
@@ -191,7 +191,7 @@ impl CachedTree {
             }
         }
         self.ask(path, move |cache, path| async move {
-            cache.again(|names| cache.access(&path, mask, names)).await
+            cache.with_retry(|names| cache.access(&path, mask, names)).await
         })
     }
 
@@ -206,8 +206,9 @@ impl CachedTree {
         match self.0.believed_contents(path, Last::Follow) {
             Some(Ok(Contents::Data(bytes))) => Answer::ok(Some(bytes)),
             Some(Err(error)) => Answer::err(error),
-            _ => self
-                .ask(path, |cache, path| async move { cache.again(|names| cache.read(&path, names)).await }),
+            _ => self.ask(path, |cache, path| async move {
+                cache.with_retry(|names| cache.read(&path, names)).await
+            }),
         }
     }
 
@@ -217,7 +218,7 @@ impl CachedTree {
             Some(Ok(Contents::Target(target))) => Answer::ok(target),
             Some(Err(error)) => Answer::err(error),
             _ => self.ask(path, |cache, path| async move {
-                cache.again(|names| cache.read_link(&path, names)).await
+                cache.with_retry(|names| cache.read_link(&path, names)).await
             }),
         }
     }
@@ -229,8 +230,9 @@ impl CachedTree {
         match self.0.believed_contents(path, Last::Follow) {
             Some(Ok(Contents::Listing(entries))) => Answer::ok(entries),
             Some(Err(error)) => Answer::err(error),
-            _ => self
-                .ask(path, |cache, path| async move { cache.again(|names| cache.list(&path, names)).await }),
+            _ => self.ask(path, |cache, path| async move {
+                cache.with_retry(|names| cache.list(&path, names)).await
+            }),
         }
     }
 

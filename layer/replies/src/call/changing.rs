@@ -1,3 +1,5 @@
+//! Calls that change attributes or data, and calls without a result.
+
 use std::sync::Arc;
 
 use tombolo_core::fs::{self, Attr, Change, File, FileSystem, NodeId, SetAttr, SyncScope, Written};
@@ -95,7 +97,7 @@ impl Call for Append {
 /// An operation without a result.
 pub(crate) struct WithoutResult<F> {
     pub effect: Option<ExpectedEffect>,
-    /// `true` for a wait, which its caller may cancel.
+    /// `true` for a lock request that waits, which its caller may cancel.
     pub is_cancellable: bool,
     pub run: F,
 }

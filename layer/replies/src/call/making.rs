@@ -1,3 +1,5 @@
+//! Calls that create and open a file.
+
 use tombolo_core::fs::{self, Created, FileSystem, FileType, NameBuf, NodeId};
 use tombolo_core::{Answer, Ctx, Result};
 

@@ -25,14 +25,14 @@ pub(super) trait Call: Send + Sized + 'static {
     /// Type of the operation's reply.
     type Reply: Reply;
 
-    /// Returns the effects to record in the journal. `None`: the outcome is kept in memory only, because the
-    /// kind is too frequent (writes), meaningless after the process (locks), or idempotent.
+    /// Returns the effect to record in the journal. `None`: the outcome is kept in memory only, because the
+    /// operation is too frequent (writes), without effect after the process (locks), or idempotent.
     fn expected_effect(&self) -> Option<ExpectedEffect> {
         None
     }
 
-    /// Returns `true` if the operation is cancelled when its caller disconnects: a wait for a lock, which
-    /// nobody would release.
+    /// Returns `true` if the operation is cancelled when its caller disconnects: a wait for a lock, which the
+    /// caller could not release any more.
     fn is_cancellable(&self) -> bool {
         false
     }

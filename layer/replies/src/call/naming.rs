@@ -1,3 +1,5 @@
+//! Calls that make, remove or move a name.
+
 use tombolo_core::fs::{Change, FileSystem, FileType, Made, Name, NameBuf, NodeId, RenameFlags, Renamed};
 use tombolo_core::{Answer, Ctx, Result};
 

@@ -278,7 +278,7 @@ fn file_type(number: u32) -> Option<FileType> {
 }
 
 /// The kinds of keys, of calls of NFS clients and of requests over links: number, properties of the key, and
-/// length of the client id. The remaining bytes contain the key.
+/// length of the client id in `layout::Key::request`, of which the remaining bytes contain the key.
 const KINDS: [(u32, KeyProperties, usize); 2] =
     [(1, KeyProperties::empty(), 16), (2, KeyProperties::FENCED.union(KeyProperties::FEW_UNDER_WAY), 24)];
 

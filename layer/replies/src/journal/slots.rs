@@ -1,3 +1,5 @@
+//! Allocation of the journal's slots.
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
