@@ -63,6 +63,7 @@ impl<'a> Request<'a> {
 struct Args<'a> {
     opcode: Opcode,
     bytes: &'a [u8],
+    /// Length of the whole request according to its header, for errors.
     total_bytes: usize,
 }
 

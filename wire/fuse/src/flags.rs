@@ -1,7 +1,7 @@
 //! Constants of Linux's user interface in FUSE messages: `O_*`, `S_IF*`, `SEEK_*` and others.
 //!
-//! Generic values, as on x86 and most others, and those of arm in a program for arm. The values of a kernel
-//! of another architecture are not translated.
+//! The values are the generic ones, as on x86 and most architectures, and in a program for arm those of arm.
+//! A guest's kernel must be of an architecture with the same values, as they are not translated.
 #![allow(missing_docs, reason = "names that the kernel's header explains")]
 
 /// Mask of the access mode.

@@ -77,6 +77,8 @@ impl Notification<'_> {
     }
 }
 
+/// Encodes a notification with this `code` (`enum fuse_notify_code`) and these parts; nothing if the buffer
+/// is too small.
 fn put<'b>(buffer: &'b mut [u8], code: i32, parts: &[&[u8]]) -> &'b [u8] {
     let total = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
     let Some(place) = buffer.get_mut(..total) else { return &[] };

@@ -1,4 +1,5 @@
-//! Operations of the protocol, and the division of requests into private bytes and payload.
+//! Operations of the protocol, and the division of a request into the bytes that are copied to private memory
+//! to be decoded, and the payload, which stays in place.
 
 use crate::error::DecodeError;
 use crate::layout::header::InHeader;

@@ -1,5 +1,5 @@
-//! Typed requests. [`Request::decode`] in `decode.rs` creates them from private bytes, from which names and
-//! values are borrowed.
+//! Typed requests. [`Request::decode`] in `decode.rs` creates them; their names and values are borrowed from
+//! the decoded bytes.
 #![allow(missing_docs, reason = "fields whose names say it all")]
 
 use crate::ids::{FileHandle, LockOwner, NodeId, Unique};
@@ -107,6 +107,7 @@ pub struct Setattr {
 /// The kind of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
+    /// A shared lock.
     Read,
     /// An exclusive lock.
     Write,
@@ -166,7 +167,9 @@ pub struct Ioctl<'a> {
 #[expect(missing_docs, reason = "each field is what its operation's row in docs/protocols/fuse.md says")]
 pub enum Request<'a> {
     Lookup { name: Name<'a> },
+    /// A LOOKUP of `.`: finds a node that the kernel has forgotten, by its number.
     LookupSelf,
+    /// A LOOKUP of `..`: finds the parent of a directory.
     LookupParent,
     Forget { count: u64 },
     BatchForget(Forgets<'a>),

@@ -1,4 +1,4 @@
-//! Encoding and decoding of a head.
+//! Encoding and decoding of a sidecar's head, which is all of it except the tables of digests.
 
 use tombolo_core::fs::Timestamp;
 

@@ -67,7 +67,7 @@ impl ReplyWriter {
     }
 
     /// Appends the whole reply to a failed request. `word` is a text for people; it is omitted in simple
-    /// replies, which have none, and if longer than 65,535 bytes.
+    /// replies, which have no text, and if it is longer than 65,535 bytes.
     pub fn error(&self, out: &mut Vec<u8>, status: Status, word: &str) {
         let len = u16::try_from(word.len()).unwrap_or(0);
         self.head(out, status, ChunkKind::ERROR, 6 + u64::from(len));
@@ -88,7 +88,7 @@ impl ReplyWriter {
     }
 
     /// Appends the whole reply to BLOCK_STATUS for one context, with extents from the request's beginning
-    /// on. Simple replies cannot carry it.
+    /// on. The style must not be [`ReplyStyle::Simple`], in which a reply has no extents.
     pub fn block_status(&self, out: &mut Vec<u8>, context: u32, extents: &[Extent]) {
         let count = extents.len() as u64;
         if self.style == ReplyStyle::Extended {

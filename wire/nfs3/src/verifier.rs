@@ -2,6 +2,7 @@
 
 use tombolo_wire_xdr::xdr_as;
 
+// Declares a type for each value, so that they cannot be confused.
 macro_rules! opaque_mark {
     ($($(#[$meta:meta])* $name:ident($type:ty);)+) => {$(
         $(#[$meta])*

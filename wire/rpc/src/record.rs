@@ -53,7 +53,7 @@ pub enum RecordError {
     },
 }
 
-/// The contents at the front of the received bytes.
+/// The result of [`Records::find`]: what the received bytes begin with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordScan {
     /// The bytes contain no complete record.
@@ -167,7 +167,7 @@ impl Records {
         }
     }
 
-    /// Decodes the mark at the front, which may be incomplete.
+    /// Decodes the mark at the front. The inner error is [`RecordScan::Nothing`], for an incomplete mark.
     fn mark(&self, front: &[u8], returned_bytes: usize) -> Result<Result<Mark, RecordScan>, RecordError> {
         let Some(bytes) = front.first_chunk() else {
             return Ok(Err(RecordScan::Nothing { missing_bytes: Mark::BYTES.saturating_sub(front.len()) }));

@@ -155,8 +155,9 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Returns the shape of a message whose header and trailer are `ends`, with `fields`: offset, length and
-    /// alignment of each. Fails to compile if fields overlap or are misaligned.
+    /// Returns the shape of a message with the common parts `ends` (a request's number and tail, an answer's
+    /// head) and with `fields`: offset, length and alignment of each. Fails to compile if any two overlap or
+    /// one is misaligned.
     pub const fn new(ends: &[(usize, usize, usize)], fields: &[(usize, usize, usize)], flags: u32) -> Self {
         Self { flags, reserved: without(without([0xff; BODY_BYTES], ends), fields) }
     }

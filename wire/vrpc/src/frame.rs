@@ -55,7 +55,7 @@ impl FrameSink for FrameBuf<'_> {
     }
 }
 
-/// A frame, or a listing of any size, written directly into memory that may be visible to others.
+/// A frame, or a listing of any size, written directly into memory that the peer may see.
 #[derive(Debug)]
 pub struct SinkFrame<'a> {
     sink: &'a Sink,

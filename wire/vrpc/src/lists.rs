@@ -1,4 +1,4 @@
-//! Lists of pairs and of numbers in a frame, decoded in place.
+//! Lists in a frame, decoded in place: nodes with look-ups to release, and supplementary groups.
 
 use tombolo_core::fs::NodeId;
 use zerocopy::IntoBytes;
@@ -20,8 +20,11 @@ pub struct Forgets<'a>(ForgetsForm<'a>);
 
 #[derive(Clone, Copy)]
 enum ForgetsForm<'a> {
+    /// One node, to be encoded or as received.
     Single(NodeId, u64),
+    /// A list to be encoded.
     Given(&'a [(NodeId, u64)]),
+    /// A list as received.
     Wire(&'a [ForgetEntry]),
 }
 

@@ -167,7 +167,7 @@ macro_rules! replies {
 replies! {
     /// Success without results.
     Done;
-    /// The properties of the session.
+    /// The properties of the session, in answer to PROFILE.
     Session(8 session: Session);
     /// A node. `Entry`, `Made` and `Created` include the node's handle, if requested and available.
     Entry(8 entry: Entry, 24 handle: Option<HandleBytes<'a>>);
@@ -177,15 +177,15 @@ replies! {
     Setattr(frame attr: Attr, frame change: Change);
     /// A created node, and the change of its directory, if requested.
     Made(8 made: Made, 24 handle: Option<HandleBytes<'a>>);
-    /// A created file, its opening, the change of its directory, if requested, and whether the opening is
-    /// prompt (docs/protocols/vrpc.md, "Quiet requests"), which it is only on links with the extension for
-    /// it.
+    /// A created file, its opening, the change of its directory if requested, and a flag for a prompt
+    /// opening, through which writes may be quiet (docs/protocols/vrpc.md). The flag is set only on links
+    /// with the extension for quiet requests.
     Created(8 created: Created, 24 handle: Option<HandleBytes<'a>>, flags prompt: bool as Bit<{ fields::PROMPT }>);
     /// The change of a directory, if requested.
     Change(frame change: Change);
     /// The changes of a rename's two directories, if requested.
     Renamed(frame renamed: Renamed);
-    /// An opening, with the attributes of the node if requested, and whether the opening is prompt, as for
+    /// An opening, with the attributes of the node if requested, and the flag for a prompt opening, as in
     /// `Created`.
     Opened(16 opened: Opened, flags prompt: bool as Bit<{ fields::PROMPT }>);
     /// Data of a file, and whether the file ends with them.
@@ -207,7 +207,7 @@ replies! {
     Offset(8 offset: u64);
     /// Number of the last notice, the notices, and whether all changes are notified.
     Changes(8 last: u64, frame list: NoticeList<'a>, flags is_complete: bool as Bit<{ fields::COMPLETE }>);
-    /// Attributes, and the node's version from before they were read, if it has one.
+    /// Attributes, and the version that the node had before they were read, if it has versions.
     Looked(8 version: Option<Version>, frame attr: Attr);
 }
 

@@ -36,8 +36,8 @@ pub struct Header {
     pub want: Want,
     /// `true` to request the persistent handles of returned nodes.
     pub handles: bool,
-    /// `true` if no one waits for the answer, so that the server does not ring for it. Only on links with the
-    /// extension for it.
+    /// `true` if no thread of the client waits for the answer, so that the server does not ring the client's
+    /// doorbell for it. Only on links with the extension for quiet requests (docs/protocols/vrpc.md).
     pub quiet: bool,
 }
 
@@ -46,8 +46,8 @@ const WANT_HANDLES: u8 = 1 << 2;
 /// Bit of `want` on the wire: [`Header::quiet`].
 const QUIET: u8 = 1 << 3;
 
-/// A mapping of the ids that a client has given to its callers to those that the server knows, which differ
-/// after a reconnection.
+/// A mapping from the ids of nodes and openings that a client has returned to its own users to the ids that
+/// the server knows. They differ after a reconnection.
 pub trait Translate {
     /// The reason why an id has no counterpart.
     type Error;

@@ -38,8 +38,8 @@ macro_rules! xdr_struct {
     };
 }
 
-/// Implements `Encode` and `Decode` for types that are encoded as another: `Type: conversion from it,
-/// conversion to it;`.
+/// Implements `Encode` and `Decode` for a type that is encoded as another type: `Type: conversion from the
+/// other type, conversion to the other type;`.
 #[macro_export]
 macro_rules! xdr_as {
     ($($name:ty: $from:expr, $to:expr;)+) => {$(
