@@ -25,7 +25,7 @@ struct LookUp {
 }
 
 impl Node {
-    /// Creates a reference from an operation's answer, and takes over its look-up.
+    /// Creates a reference from an operation's answer. Dropping the reference releases the answer's look-up.
     pub(crate) fn of(tree: Tree, entry: Entry) -> Self {
         Self(Arc::new(LookUp { tree, id: entry.node, attr: Some(entry.attr) }))
     }

@@ -134,8 +134,8 @@ impl Task<'_> {
         }
     }
 
-    /// Lists a directory anew after the server has forgotten the position in its listing, since the directory
-    /// changed (RFC 1813 §3.3.16). Each time fewer entries are left.
+    /// Lists a directory from the start after a change of it has made the server forget the position in the
+    /// listing (RFC 1813 §3.3.16). Gives up if no entry was removed since the last listing or one failed.
     async fn list_what_is_left(&mut self) {
         while self.settle().await {}
         let Some(level) = self.levels.last_mut() else { return };
@@ -170,8 +170,7 @@ impl Task<'_> {
     async fn finish_level(&mut self) {
         while self.settle().await {}
         let Some(mut level) = self.levels.pop() else { return };
-        // A directory with entries that could not be removed stays too; the failures of those entries were
-        // reported.
+        // A directory stays if one of its entries does, whose failure was reported already.
         if level.failed > 0 {
             self.note_failure();
             return;

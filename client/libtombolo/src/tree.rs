@@ -96,7 +96,7 @@ impl Tree {
         &self.session.realm
     }
 
-    /// Returns `true` if both refer to one session, so that nodes of one may be used with the other.
+    /// Returns `true` if this tree and `other` are of one session, so that both accept each other's nodes.
     pub fn is_same_session(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.session, &other.session)
     }

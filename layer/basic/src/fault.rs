@@ -59,7 +59,7 @@ pub enum What {
     Short(usize),
 }
 
-/// The layer's behaviour; [`over`] applies it.
+/// The [`Around`] of this layer, which [`over`] and [`over_disk`] apply.
 #[derive(Debug)]
 pub struct Faults {
     rules: Vec<Armed>,

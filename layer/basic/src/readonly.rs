@@ -9,7 +9,7 @@ use tombolo_core::{Answer, Error};
 
 use crate::around::{Around, Call, Layered, Payload};
 
-/// The layer's behaviour; [`over`] applies it.
+/// The [`Around`] of this layer, which [`over`] applies.
 #[derive(Debug)]
 pub struct ReadOnly;
 

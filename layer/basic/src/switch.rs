@@ -25,7 +25,7 @@ use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Zeroin
 use tombolo_core::{Answer, Ctx, Error, Result, Stability, lock};
 use tombolo_mem::{Sink, Source};
 
-/// A disk that can be replaced by others of its length.
+/// A disk that can be replaced, while in use, by another one of the same length.
 #[derive(Clone)]
 pub struct Switch(Arc<SwitchState>);
 

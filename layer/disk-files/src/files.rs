@@ -43,8 +43,8 @@ impl DiskFiles {
         }
     }
 
-    /// Returns `true` if a write to one of the files has failed: its contents are then incomplete, whatever a
-    /// kernel in between has reported.
+    /// Returns `true` if a write to one of the files has failed: its contents are then incomplete, even if
+    /// the kernel that wrote them back has reported no error to the program.
     pub fn has_failed(&self) -> bool {
         self.0.files.iter().any(|(_, file)| file.has_failed())
     }

@@ -119,7 +119,8 @@ async fn find(fs: &dyn FileSystem, cx: &Ctx, path: &[u8]) -> CoreResult<Entry> {
 /// to others (from 200 on).
 const DONE: LockRange = LockRange { start: 100, last: 199 };
 const REFUSED: LockRange = LockRange { start: 200, last: 299 };
-/// Byte of the operation that reads the image; the following ones change it.
+/// Byte in [`DONE`] of the operation that reads the image. The bytes after it are of operations that change
+/// the image.
 const READS: LockRange = LockRange { start: DONE.start, last: DONE.start };
 const CHANGES: LockRange = LockRange { start: DONE.start + 1, last: DONE.last };
 
@@ -139,7 +140,8 @@ impl OpenFile {
             let all = of(LockKind::Write, LockRange { start: DONE.start, last: REFUSED.last });
             return lock_result(locks.lock(&self.cx, self.file, &all, false).resolve().await);
         }
-        // Lock first, then check: of two concurrent users at least one sees the other.
+        // The check follows the locks, so that of two processes that open the file at the same time at least
+        // one finds the other's lock.
         for range in [READS, REFUSED] {
             lock_result(locks.lock(&self.cx, self.file, &of(LockKind::Read, range), false).resolve().await)?;
         }

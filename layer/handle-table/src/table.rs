@@ -131,7 +131,8 @@ impl Table {
             self.put_at(ids[1], Some(one));
             return;
         }
-        // Another file was seen at one of the locations meanwhile. The exchanged files will be seen again.
+        // Another file was seen at one of the locations since. The exchanged files get their locations when
+        // they are next seen.
         for (now, was) in ids.into_iter().zip(was) {
             self.put_at(now.filter(|_| now == was), None);
         }
@@ -275,7 +276,7 @@ impl Table {
                 file.age = age;
             }
         }
-        // Only cycles are left.
+        // Every file has children: the table contains cycles, which no real tree has.
         self.ages.first_key_value().map(|(_, &id)| id)
     }
 

@@ -49,8 +49,9 @@ impl Execution<'_> {
         })
     }
 
-    /// Records the state before the operation, observed after `sequence` was taken, and the intent; then
-    /// performs the operation.
+    /// Records the state before the operation and the intent, then performs the operation. `sequence` is
+    /// taken before the state is observed: an operation that ends with a higher number may have changed it
+    /// since.
     fn intended<C: Call>(
         self,
         call: C,
@@ -185,8 +186,8 @@ impl Execution<'_> {
     }
 }
 
-/// An operation in progress. It continues after its caller has disconnected, because the work does so anyway,
-/// and its outcome is needed for the expected duplicate.
+/// An operation in progress. It continues after its caller has disconnected, because the back end does
+/// not stop its work, and its outcome is needed for the expected duplicate.
 struct Detached<R: Reply> {
     later: Option<Later<R>>,
     inner: Option<InnerSession>,

@@ -1,7 +1,7 @@
 //! Recording the state before an operation.
 //!
 //! The state is observed on behalf of the server, not of the user: it is not returned to the user, and a back
-//! end that assumes the user's identity for each operation need not do so.
+//! end that changes its identity to the user's for each operation saves that change.
 
 use std::sync::Arc;
 

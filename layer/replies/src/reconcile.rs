@@ -63,7 +63,7 @@ impl<'a> Reconciler<'a> {
 
     /// Returns the valid outcomes, oldest first: those found that are at most `age` older than the newest
     /// record, and those of intents that happened. The newest record is the one with the highest sequence
-    /// number, because clocks may be set back; records with later times are not old.
+    /// number, because clocks may be set back; a record with a later time than the newest counts as new.
     pub fn reconcile(&self, mut found: RecoveredRecords, age: Duration) -> Vec<StoredOutcome> {
         let outcomes = found.outcomes.iter().map(|outcome| (outcome.ended, outcome.time.secs));
         let intents = found.intents.iter().map(|intent| (intent.sequence, intent.time.secs));
@@ -166,7 +166,7 @@ impl<'a> Reconciler<'a> {
         }
         let born_since = present.inode.birth.map(|birth| birth.secs >= time.secs - CLOCK_BEHIND_SECS);
         if born_since == Some(false) {
-            // The node is older, and was moved to this name in between.
+            // The node is older than the request: another request or program has moved it to this name.
             return Ok(Verdict::no(false));
         }
         let is_certain = born_since == Some(true) && at.found.is_none();
@@ -257,8 +257,8 @@ impl<'a> Reconciler<'a> {
         if grown == 0 {
             return Ok(Verdict::no(true));
         }
-        // The file has fewer bytes if the process was killed midway, which is a short write. It has more if
-        // others appended later.
+        // Fewer bytes than requested mean that the process was killed during the write: the outcome is a
+        // short write. More bytes mean that another writer has appended since.
         let outcome = Outcome::Wrote { count: grown.min(len), stability: Stability::Unstable };
         Ok(Verdict { happened: Some(Happened { outcome, node: None }), is_certain: grown <= len })
     }

@@ -167,7 +167,7 @@ pub struct Preferences {
 /// The negotiated parameters, constant during the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// Minor version in use: the lower one of both sides.
+    /// Minor version in use: the lower of the kernel's and [`MINOR`].
     pub minor: u32,
     /// Capabilities in use: those that both sides support, but only one of two that exclude each other.
     pub capabilities: Capabilities,

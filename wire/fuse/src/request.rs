@@ -162,14 +162,13 @@ pub struct Ioctl<'a> {
     pub output_bytes_max: u32,
 }
 
-/// A decoded request with its arguments.
+/// A decoded request with its arguments. `LookupSelf` is a LOOKUP of `.`, which finds a node that the kernel
+/// has forgotten; `LookupParent` is one of `..`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each field is what its operation's row in docs/protocols/fuse.md says")]
 pub enum Request<'a> {
     Lookup { name: Name<'a> },
-    /// A LOOKUP of `.`: finds a node that the kernel has forgotten, by its number.
     LookupSelf,
-    /// A LOOKUP of `..`: finds the parent of a directory.
     LookupParent,
     Forget { count: u64 },
     BatchForget(Forgets<'a>),

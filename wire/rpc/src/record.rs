@@ -90,9 +90,9 @@ impl RecordScan {
 /// A parser that finds records in received bytes, without copying them.
 ///
 /// The owner retains the bytes and calls again with the remaining ones, until the result is
-/// [`RecordScan::Nothing`]. A record of one fragment is returned when complete; parts of others are returned
-/// as they arrive, so that fragments of one byte cost no more memory than their bytes. Only marks are
-/// examined.
+/// [`RecordScan::Nothing`]. A record of one fragment is returned when complete; a fragmented record is
+/// returned in parts as they arrive, so that fragments of one byte cost no more memory than their bytes. Only
+/// marks are examined.
 #[derive(Clone, Debug)]
 pub struct Records {
     limit_bytes: usize,

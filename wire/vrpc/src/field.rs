@@ -17,12 +17,12 @@ pub(crate) trait Field<'a, As = Plain>: Sized {
     /// Bits of the message's flags that the field uses.
     const FLAGS: u32 = 0;
 
-    /// Encodes the value: its part in the body at offset `at`, others in the flags and as the next items of
-    /// the frame.
+    /// Encodes the value: its part of the body at offset `at`, its bits of the flags, and its items as the
+    /// next of the frame.
     fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError>;
 
-    /// Decodes the value: its part in the body at offset `at`, others from the flags and the next items of
-    /// the frame. Flag bits and body bytes outside of all fields have been refused before.
+    /// Decodes the value: its part of the body at offset `at`, its bits of the flags, and its items as the
+    /// next of the frame. Flag bits and body bytes outside of all fields have been refused before.
     fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError>;
 
     /// Replaces the ids of nodes and openings in the value with those that `to` maps them to; fails for an

@@ -179,7 +179,7 @@ impl CachedTree {
         })
     }
 
-    /// Checks that the tree's user has all these kinds of access to what `path` leads to. A refusal
+    /// Checks that the tree's user has all access in `mask` to what `path` leads to. A refusal
     /// ([`Error::AccessDenied`], [`Error::ReadOnly`]) is not cached.
     pub fn access(&self, path: &[u8], mask: AccessMask) -> Answer<()> {
         if let Some(place) = self.0.believed(path, Last::Follow) {
@@ -197,8 +197,8 @@ impl CachedTree {
 
     /// Returns the bytes of the file that `path` leads to; `None` if it is larger than
     /// [`CacheOptions::file_bytes_max`]: callers open such files and read them in pieces
-    /// ([`CachedTree::tree`]). [`Error::IsDirectory`] for a directory, [`Error::InvalidArgument`] for any
-    /// other non-file.
+    /// ([`CachedTree::tree`]). [`Error::IsDirectory`] for a directory, [`Error::InvalidArgument`] for a
+    /// special file.
     ///
     /// The first read of a file often sets its access time, which is a change: then only the second read
     /// caches the bytes.

@@ -1,4 +1,4 @@
-//! Path walks over cached answers, with requests for whatever is missing.
+//! Path walks over cached answers, with requests for answers that are missing or no longer valid.
 
 use std::sync::Arc;
 
@@ -54,9 +54,9 @@ impl Cache {
     /// session was short of nodes or openings, drops all answers first.
     fn must_try_again(&self, error: &Error) -> bool {
         match error {
-            // The node behind a name was removed meanwhile; the name may lead elsewhere now.
+            // The node behind a cached name was removed; the name may lead to another node now.
             Error::Stale => true,
-            // Cached answers retain nodes that other users of the session need.
+            // Cached answers retain nodes, and the session has a limited number of them.
             Error::NoMemory | Error::TooManyOpen => {
                 self.clear();
                 true

@@ -157,7 +157,7 @@ impl Directory {
         }
     }
 
-    /// Reports that something was copied to a name in this directory, if such reports were requested.
+    /// Reports a copy to a name in this directory, if [`Options::tell_each`](super::Options) requests that.
     pub fn tell_copied(&self, from_path: Option<&[u8]>, name: Name<'_>) {
         if self.work.options.tell_each {
             let from = self.path(from_path.unwrap_or(name.as_bytes()), |dir| &dir.from);

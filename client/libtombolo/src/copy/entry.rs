@@ -14,7 +14,7 @@ use super::event::Step;
 use super::links::Role;
 use super::{Existing, PIECE_BYTES, Work, attributes, part};
 
-/// A file, link, pipe, socket or device to copy, and its place at the target.
+/// A file, link, pipe, socket or device to copy, with the directory and name of its copy.
 pub(super) struct Entry {
     pub from: Node,
     pub attr: Attr,
@@ -63,7 +63,8 @@ impl Entry {
         renamed.map_err(|error| (Step::Rename, error))
     }
 
-    /// Removes an unfinished file. If that fails as well, it stays: the earlier failure is the one to report.
+    /// Removes an unfinished file. A failure to remove it is ignored: the caller reports why it is
+    /// unfinished.
     pub async fn clean_up(&self, name: Name<'_>) {
         if let Ok(dir) = self.dir() {
             let _ = dir.remove(name).resolve().await;

@@ -48,7 +48,7 @@ pub struct Failure {
 pub enum Step {
     /// Opening, reading or listing the source.
     Read,
-    /// Creating the target, or examining what exists in its place.
+    /// Creating the target, or examining what exists under its name.
     Make,
     /// Writing the target.
     Write,

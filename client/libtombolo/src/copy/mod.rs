@@ -66,7 +66,8 @@ pub struct Options {
     pub threads: usize,
     /// Maximum amount of file data in flight, in bytes.
     pub window_bytes: usize,
-    /// Copy directories recursively, and links and special files as such.
+    /// Copy directories with their contents, and pipes, sockets and devices; without this, they are left out.
+    /// A symbolic link that is passed as a source is copied as a link in either case.
     pub recursive: bool,
     /// Preserve modes, owners (as far as the user may), times and hard links.
     pub preserve: bool,

@@ -35,8 +35,8 @@ impl Work {
                     drop(room);
                     return filled.map(|()| target.node().clone());
                 }
-                // Another process created the file meanwhile, or this one did and the request was resent
-                // after its answer was lost.
+                // Another process has created the file since, or this process has: then its answer was lost
+                // and the request was sent a second time.
                 Err(Error::Exists) => {}
                 Err(error) => return Err((Step::Make, error)),
             }

@@ -1,4 +1,4 @@
-//! Copies of links, pipes, sockets and devices as such.
+//! Copies of symbolic links, pipes, sockets and devices: a new object of the same type is made.
 
 use tombolo_core::fs::{Attr, FileType, Mode, Name};
 use tombolo_core::{Answer, Error};

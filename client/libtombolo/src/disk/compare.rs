@@ -12,6 +12,7 @@ use super::transfer::{Buffers, bytes_of, read};
 use super::walk::{Walk, unit_bytes};
 use crate::zeroes::are_zero;
 
+/// The disks that are compared, and the shared state of the comparison.
 struct Pair {
     one: Arc<dyn BlockDevice>,
     other: Arc<dyn BlockDevice>,
@@ -66,7 +67,7 @@ impl Pair {
         Ok(found.map(|at| range.offset + at))
     }
 
-    /// Returns the position in the other disk of the range's first non-zero byte; `None` if all are zero.
+    /// Returns the offset of the first non-zero byte that `other` has in the range; `None` if all are zero.
     async fn is_not_zero(&self, range: Range) -> Result<Option<u64>, Fault> {
         let mut pieces = Pieces::of(self.other.clone(), range, self.unit_bytes);
         while let Some(piece) = pieces.next().await {

@@ -45,13 +45,14 @@ pub enum Ended {
     Stopped,
 }
 
-/// A completed operation.
+/// A completed operation: everything before `end` is copied, or durable.
 #[derive(Clone, Copy)]
 enum Event {
     Copied { end: u64 },
     Durable { end: u64 },
 }
 
+/// A copy in progress.
 struct Going<F> {
     copy: Arc<Copy>,
     buffers: Buffers,

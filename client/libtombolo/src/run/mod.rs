@@ -1,8 +1,8 @@
 //! Execution of many futures on few threads.
 //!
-//! [`block_on`] waits for one. A [`ThreadPool`] runs tasks on a handful of threads; [`Permits`] bound how
-//! many are in progress, and a [`Group`] waits for the end of all. [`Window`] keeps operations of one kind in
-//! flight and returns their results in order.
+//! [`block_on`] waits for one future. A [`ThreadPool`] runs tasks on a handful of threads; [`Permits`] bound
+//! the number of tasks in progress, and a [`Group`] waits for the end of all. [`Window`] keeps operations of
+//! one kind in flight and returns their results in order.
 
 mod group;
 mod permits;

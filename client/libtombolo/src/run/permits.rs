@@ -16,7 +16,7 @@ struct Shared {
     total: usize,
     free: AtomicUsize,
     freed: Event,
-    /// Locked by the one task that waits for permits; all others wait for this lock.
+    /// Locked by the one task that waits for permits; all other tasks wait for this lock.
     front: Mutex<()>,
 }
 

@@ -74,7 +74,7 @@ impl Drop for ThreadPool {
         self.shared.closed.store(true, Ordering::Release);
         self.shared.end.notify(usize::MAX);
         for thread in self.threads.drain(..) {
-            // A thread of the pool cannot join itself; it ends nevertheless.
+            // A thread of the pool that drops the pool cannot join itself; it ends after its task.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }

@@ -31,7 +31,8 @@ impl<T> Window<T> {
         self.slots.push_back(Slot::Going(Box::pin(future)));
     }
 
-    /// Returns the result of the oldest operation; `None` when there is none. All others progress meanwhile.
+    /// Returns the result of the oldest operation; `None` when there is none. All operations in
+    /// the window progress while it waits.
     pub async fn next(&mut self) -> Option<T> {
         if self.slots.is_empty() {
             return None;

@@ -91,8 +91,8 @@ impl FileSystem for Delayed {
     );
     tombolo_core::forward!(offer self.inner; xattrs locks persistent_handles ranges);
 
-    // Notices of changes and versions are not delayed: a request for notices is pending until there is one
-    // anyway.
+    // Notices of changes and versions are not delayed: a request for notices is never answered immediately,
+    // and stays pending until there is a notice.
     tombolo_core::forward!(to self.inner; profile forget release is_prompt changes versions);
 
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {

@@ -13,8 +13,8 @@ use tombolo_mem::{Sink, Source};
 
 use super::{Counters, Timing};
 
-/// Wraps `inner`, counting its operations in `counters` from [`Counters::of_disk`]: others do not report the
-/// operations in progress.
+/// Wraps `inner`, counting its operations in `counters`, which must be from [`Counters::of_disk`], as the
+/// counters of exports do not report the number of operations in progress.
 pub fn over(inner: Arc<dyn BlockDevice>, counters: Arc<Counters>) -> Arc<dyn BlockDevice> {
     Arc::new(CountedDisk { inner, counters })
 }

@@ -20,7 +20,7 @@ pub use snapshot::{Operation, Snapshot};
 
 use crate::around::{Around, Call, Layered, Payload};
 
-/// The layer's behaviour; [`over`] applies it.
+/// The [`Around`] of this layer, which [`over`] applies.
 #[derive(Debug)]
 pub struct Stats(Arc<Counters>);
 
@@ -155,8 +155,8 @@ impl Counters {
         Self { shards: (0..shards).map(|_| Shard::default()).collect(), of_disk }
     }
 
-    /// Returns the current values. Operations continue meanwhile, so the numbers of one operation may differ
-    /// by a few calls.
+    /// Returns the current values. Operations continue while they are read, so the numbers of one operation
+    /// may be a few calls apart.
     pub fn snapshot(&self) -> Snapshot {
         // Ends are read before beginnings: an operation that ends between the two readings counts as in
         // progress, and the difference is never negative.
@@ -278,6 +278,7 @@ fn thread_number() -> usize {
 
 /// Number of buckets for each power of two.
 const STEPS: u64 = 16;
+/// Binary logarithm of [`STEPS`].
 const STEP_BITS: u32 = STEPS.trailing_zeros();
 /// Values from 2³⁶ ns (69 s) on share the last bucket.
 const VALUE_BITS: u32 = 36;
@@ -301,6 +302,7 @@ fn bound_ns(bucket: usize) -> u64 {
     ((bucket % STEPS + STEPS + 1) << shift) - 1
 }
 
+/// Returns the bucket of a time: its own below 32 ns, then one of [`STEPS`] for each power of two.
 const fn bucket_below_limit(value: u64) -> usize {
     if value < 2 * STEPS {
         return value as usize;
