@@ -170,7 +170,7 @@ impl Task<'_> {
     async fn finish_level(&mut self) {
         while self.settle().await {}
         let Some(mut level) = self.levels.pop() else { return };
-        // A directory stays if one of its entries does, whose failure was reported already.
+        // A directory with an entry that could not be removed stays too. The entry's failure was reported.
         if level.failed > 0 {
             self.note_failure();
             return;

@@ -377,7 +377,8 @@ impl Switch {
         })
     }
 
-    /// Replaces the present disk, which must only be read, by another one with the same contents.
+    /// Replaces the present disk by another one with the same contents. For a frozen disk: no change may be
+    /// in progress, and none is waited for.
     pub fn renew(&self, disk: Arc<dyn BlockDevice>) {
         self.0.step(|now| now.disk = disk);
     }

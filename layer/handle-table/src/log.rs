@@ -93,7 +93,8 @@ pub(super) struct Log {
     records: usize,
     /// Number of records up to which the log does not count as long, because rewriting it has just failed.
     long_from: usize,
-    /// Records appended since a rewrite began, to be added to the successor; `None` if none is being written.
+    /// Records appended since a rewrite of the log began, to be added to the new log, the *successor*; `None`
+    /// while no rewrite is in progress.
     for_successor: Option<SuccessorRecords>,
 }
 

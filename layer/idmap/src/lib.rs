@@ -160,7 +160,7 @@ impl IdMap {
     /// Maps a client's user to the host's.
     fn identity(&self, named: &Identity) -> Identity {
         let groups = named.groups.as_deref().map(|groups| {
-            // Unmapped groups grant no rights, so they do not become the anonymous group either.
+            // Unmapped groups are dropped: mapped to the anonymous group, they would grant its rights.
             groups.iter().filter_map(|group| self.groups.inward(*group)).collect()
         });
         Identity {

@@ -198,8 +198,8 @@ impl<'a> Reconciler<'a> {
         let is_moved =
             |present: &PresentEntry| matches!(present, PresentEntry::Node(present) if present.inode == moved);
         if is_moved(&self.present_entry(from)?) {
-            // This includes two names of one node: renaming one to the other does nothing (rename(2)), and
-            // can be repeated.
+            // The same holds if both names are of one node: renaming one to the other does nothing
+            // (rename(2)), and can be repeated.
             return Ok(Verdict::no(true));
         }
         Ok(Verdict::yes(is_moved(&self.present_entry(to)?)))

@@ -56,7 +56,7 @@ pub struct ReplyWriter {
     pub style: ReplyStyle,
     /// Cookie of the request.
     pub cookie: u64,
-    /// Offset of the request, which replies with data or extended headers contain.
+    /// Offset of the request, a part of replies with data and of extended headers.
     pub offset: u64,
 }
 

@@ -18,8 +18,8 @@ macro_rules! pairs {
                 Error::TooBig => Status::FBig,
                 Error::SymlinkLoop | Error::Overflow | Error::NotDevice => Status::Inval,
                 Error::NotImplemented | Error::NoAttribute => Status::NotSupp,
-                // The file is in use: the call is refused, and the client must not retry it until the file is
-                // free.
+                // The file may stay in use for long, and after JUKEBOX the client would retry until it is
+                // free: the call is refused.
                 Error::Busy | Error::TextBusy => Status::Acces,
                 // Transient: the client should wait and retry.
                 Error::NoLocks

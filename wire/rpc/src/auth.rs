@@ -65,7 +65,8 @@ pub enum Credential<'a> {
     Sys(AuthSys<'a>),
 }
 
-/// An AUTH_SYS credential (appendix A). The server cannot verify it, and must trust the client or not.
+/// An AUTH_SYS credential (appendix A). The server cannot verify it: it trusts the client, or
+/// ignores the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuthSys<'a> {
     /// An arbitrary number chosen by the client. Our servers distinguish the holders of leases by it.

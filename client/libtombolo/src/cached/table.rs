@@ -148,7 +148,8 @@ impl Hasher for Folded {
         let (words, rest) = bytes.as_chunks::<8>();
         words.iter().for_each(|word| self.add(u64::from_le_bytes(*word)));
         if !rest.is_empty() {
-            // The last eight bytes, if there are so many, overlap the words before: this is a single load.
+            // The last eight bytes are hashed, if there are so many, although they overlap the words before:
+            // they are a single load.
             let last = match bytes.last_chunk::<8>() {
                 Some(last) => u64::from_le_bytes(*last),
                 None => rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),

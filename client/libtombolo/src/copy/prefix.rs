@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(super) struct Prefix {
     complete: u64,
-    /// Completed pieces after a gap: first byte, and the one after the last. As many as are completed while
-    /// an earlier one is in flight.
+    /// Completed pieces after a gap: first byte, and the byte after the last. Their number grows while an
+    /// earlier piece is in flight.
     beyond: BTreeMap<u64, u64>,
 }
 

@@ -35,8 +35,8 @@ impl Work {
                     drop(room);
                     return filled.map(|()| target.node().clone());
                 }
-                // Another process has created the file since, or this process has: then its answer was lost
-                // and the request was sent a second time.
+                // Another process has created the file since the target was examined; or this process has,
+                // and the request was resent after its answer was lost.
                 Err(Error::Exists) => {}
                 Err(error) => return Err((Step::Make, error)),
             }

@@ -86,8 +86,8 @@ impl Transfer {
         }
     }
 
-    /// Returns the size to set on the target, if the target may have another: it ends with a hole, the source
-    /// ended early, or a part was resumed.
+    /// Returns the size to set on the target; `None` if it has that size already. The size may differ if the
+    /// target ends with a hole, if the source ended early, or if a part was resumed.
     pub fn size_to_set(&self) -> Option<u64> {
         let state = lock(&self.state);
         (self.start > 0 || state.written_end != state.end).then_some(state.end)

@@ -68,7 +68,7 @@ pub const REQUEST_KEY_BYTES: usize = 32;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Key {
-    /// Properties of the key, and the division of the last 32 bytes: `KINDS` in `record`.
+    /// Kind of the key, from which its properties and the division of `request` follow: `KINDS` in `record`.
     pub kind: U32,
     pub uid: U32,
     pub gid: U32,
@@ -89,7 +89,7 @@ pub struct Time {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Mark {
-    /// 0: not examined; 1: none; 2: the following node, without a birth time; 3: with a birth time.
+    /// 0: not examined; 1: no node; 2: the node in the next fields, without birth time; 3: with birth time.
     pub found: U32,
     pub zero: U32,
     pub fsid: U64,
