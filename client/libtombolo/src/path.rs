@@ -73,7 +73,6 @@ struct Way {
 }
 
 impl Way {
-    /// Walks along a path from the top.
     async fn along(tree: &Tree, path: &[u8], last: Last) -> Result<Self> {
         let mut way = Self { tree: tree.clone(), nodes: Vec::new() };
         way.go(path, last).await?;

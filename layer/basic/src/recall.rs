@@ -30,7 +30,6 @@ impl Export for Recall {
     }
 }
 
-/// A session of a [`Recall`].
 struct Recalling {
     inner: Arc<dyn FileSystem>,
     table: Arc<LeaseTable>,

@@ -137,7 +137,6 @@ impl SwitchState {
         done
     }
 
-    /// Waits until `find` returns something.
     async fn wait_for<T>(&self, find: impl Fn(&Present) -> Option<T>) -> T {
         poll_fn(|context| {
             let now = self.present();

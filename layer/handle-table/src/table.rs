@@ -178,7 +178,6 @@ impl Table {
         self.ages.values().copied().collect()
     }
 
-    /// Returns the record of a file's present state.
     pub fn record(&self, id: Id) -> Option<Record> {
         self.files.get(&id).map(|file| Record {
             id,
@@ -187,12 +186,10 @@ impl Table {
         })
     }
 
-    /// Returns the log to which changes are appended.
     pub fn log(&mut self) -> &mut Log {
         &mut self.log
     }
 
-    /// Returns `true` if the log should be rewritten.
     pub fn has_long_log(&self) -> bool {
         self.log.is_long(self.files.len())
     }

@@ -21,7 +21,6 @@ pub(super) struct AppendLock {
 }
 
 impl AppendLocks {
-    /// Locks the file if it is free.
     pub fn try_take(self: &Arc<Self>, file: &PersistentHandle) -> Option<AppendLock> {
         let mut taken = lock(&self.0);
         if taken.contains_key(file) {

@@ -32,7 +32,6 @@ impl Chain {
         self.newest = Some(index);
     }
 
-    /// Removes an entry of this list.
     pub fn remove(&mut self, entries: &mut impl Linked, index: u32) {
         let Some(Links { older, newer }) = entries.links(index).map(std::mem::take) else { return };
         match older.and_then(|older| entries.links(older)) {

@@ -198,7 +198,7 @@ impl<'a> Reconciler<'a> {
         let is_moved =
             |present: &PresentEntry| matches!(present, PresentEntry::Node(present) if present.inode == moved);
         if is_moved(&self.present_entry(from)?) {
-            // The same holds if both names are of one node: renaming one to the other does nothing
+            // The old name still leads to the node. If the new name does too, the rename has no effect
             // (rename(2)), and can be repeated.
             return Ok(Verdict::no(true));
         }
@@ -244,7 +244,8 @@ impl<'a> Reconciler<'a> {
                 Verdict::yes(true)
             }
             (XattrChange::Remove, _, None) => Verdict::yes(true),
-            // The value is neither of the two: another request's change preceded this one, or followed it.
+            // The value is neither the one before nor the one to be set: another request has changed it too,
+            // before this one or after it.
             _ => Verdict::no(false),
         })
     }

@@ -62,7 +62,6 @@ pub(super) struct Answered {
 }
 
 impl Shard {
-    /// Returns the number of the entry of `key`.
     pub fn find(&self, key: &Hashed<EntryKey>) -> Option<u32> {
         self.index.get(key).copied()
     }
@@ -103,7 +102,6 @@ impl Shard {
         waited_for
     }
 
-    /// Removes an entry, and returns its last state.
     pub fn remove(&mut self, number: u32) -> Option<EntryState> {
         let entry = self.entries.get_mut(number as usize)?;
         let (key, client) = (entry.key, entry.client);
@@ -132,7 +130,6 @@ impl Shard {
         client.map_or((0, None), |client| (client.entries, client.answered.oldest))
     }
 
-    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.index.len()
     }

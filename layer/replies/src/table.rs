@@ -142,7 +142,6 @@ impl Table {
         shard.answer(number, Answered { outcome: stored.outcome, at: Instant::now(), record });
     }
 
-    /// Returns the storage for the next process.
     pub fn journal(&self) -> Option<&Journal> {
         self.journal.as_ref()
     }
@@ -282,8 +281,9 @@ impl RunningEntry {
 }
 
 impl Drop for RunningEntry {
-    /// Answers the waiters of a cancelled operation, or of one with an unknown end (a panic). The intent
-    /// stays for the next process; after a panic this process continues and needs the intent's slot.
+    /// Answers the waiters of an operation that was cancelled or has panicked. An intent stays for the next
+    /// process, since without a panic this process is ending; after a panic it continues, and needs the
+    /// intent's slot.
     fn drop(&mut self) {
         if !self.finished {
             if thread::panicking()

@@ -122,7 +122,6 @@ impl<'a> Decoder<'a> {
         self.body.get(at..at + len).unwrap_or_default()
     }
 
-    /// Returns the next item of the frame.
     #[inline]
     pub fn item<T: FromBytes + Unaligned + Immutable + KnownLayout>(&mut self) -> Result<&'a T, DecodeError> {
         self.frame.item()

@@ -107,12 +107,10 @@ impl<'f, W: FrameSink + ?Sized> Items<'f, W> {
         Self { frame, len: 0 }
     }
 
-    /// Returns the number of bytes written.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns `true` if an item of `len` bytes fits.
     pub fn fits(&self, len: usize) -> bool {
         len.checked_add(padding(self.len)).is_some_and(|len| len <= self.frame.room_bytes())
     }

@@ -41,17 +41,14 @@ impl<V: Weighed> Table<V> {
         self.0.insert(Key { of, bytes: bytes.into() }, value);
     }
 
-    /// Drops all values.
     pub fn clear(&self) {
         self.0.drain().for_each(drop);
     }
 
-    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the total weight.
     pub fn weight(&self) -> u64 {
         self.0.weight()
     }

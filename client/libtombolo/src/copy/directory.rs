@@ -188,7 +188,6 @@ impl Directory {
         Failure { from: self.path(&[], |dir| &dir.from), to, step, error }
     }
 
-    /// Returns the target path of an entry of this directory.
     pub fn to_path(&self, name: Name<'_>) -> Vec<u8> {
         self.path(name.as_bytes(), |dir| &dir.to)
     }

@@ -17,7 +17,6 @@ impl Prefix {
         Self { complete, beyond: BTreeMap::new() }
     }
 
-    /// Returns the length of the complete prefix.
     pub fn complete(&self) -> u64 {
         self.complete
     }

@@ -29,7 +29,6 @@ tombolo_core::counters! {
 }
 
 impl Counters {
-    /// Counts data that were written.
     pub fn wrote(&self, count: usize) {
         self.written_bytes.add_len(count);
         self.size_bytes.add_len(count);

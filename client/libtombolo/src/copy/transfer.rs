@@ -93,7 +93,6 @@ impl Transfer {
         (self.start > 0 || state.written_end != state.end).then_some(state.end)
     }
 
-    /// Returns `true` if this transfer has marked the part.
     pub fn is_marked(&self) -> bool {
         self.marked_bytes() > self.start
     }

@@ -63,7 +63,6 @@ impl Pieces {
         Self { disk, unit_bytes, next: range.offset, end: range.end(), known: VecDeque::new() }
     }
 
-    /// Returns the next piece; `None` at the end.
     pub async fn next(&mut self) -> Option<Result<Piece, Fault>> {
         if self.next >= self.end {
             return None;

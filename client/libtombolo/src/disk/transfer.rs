@@ -58,7 +58,6 @@ pub(super) async fn write(
     answer.resolve().await.map_err(Fault::at(Step::Write, offset))
 }
 
-/// Makes the range read as zeroes.
 pub(super) async fn zero(disk: &dyn BlockDevice, range: Range) -> Result<(), Fault> {
     let how = Zeroing { may_unmap: true, ..Zeroing::default() };
     let answer = disk.write_zeroes(&cx(), range, how);

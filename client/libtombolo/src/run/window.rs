@@ -16,7 +16,6 @@ enum Slot<T> {
 }
 
 impl<T> Window<T> {
-    /// Creates an empty window.
     pub fn new() -> Self {
         Self { slots: VecDeque::new() }
     }

@@ -43,7 +43,6 @@ impl Export for Delay {
     }
 }
 
-/// A session of a [`Delay`].
 struct Delayed {
     inner: Arc<dyn FileSystem>,
     timer: Arc<Timer>,
@@ -51,7 +50,6 @@ struct Delayed {
 }
 
 impl Delayed {
-    /// Performs `call` after the delay, unless the request is interrupted before.
     fn later<T: Send + 'static>(
         &self,
         cx: &Ctx,

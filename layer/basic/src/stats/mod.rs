@@ -186,7 +186,6 @@ impl Counters {
         Snapshot { under_way: self.of_disk.then(|| begun.saturating_sub(ended)), operations }
     }
 
-    /// Counts the end of a disk operation.
     #[inline]
     fn ended(&self) {
         self.shard().ended.fetch_add(1, Ordering::Release);
@@ -228,7 +227,6 @@ impl Counters {
         &self.shard().cells[op.index()]
     }
 
-    /// Returns the calling thread's shard.
     #[inline]
     fn shard(&self) -> &Shard {
         // The number of shards is a power of two.

@@ -6,7 +6,6 @@ use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The first eight bytes of the file.
 pub const MAGIC: [u8; 8] = *b"TMBLRPLY";
 
 /// Version of this layout. Files of newer versions are refused, older ones are set aside.
@@ -31,7 +30,6 @@ pub mod state {
     pub const OUTCOME: u16 = 2;
 }
 
-/// Header of the file.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -76,7 +74,6 @@ pub struct Key {
     pub request: [u8; REQUEST_KEY_BYTES],
 }
 
-/// A point in time.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Time {
@@ -172,7 +169,6 @@ pub struct Outcome {
 /// Length of an intent's slot, in which the fixed part and two names of 255 bytes fit.
 pub const INTENT_BYTES: usize = 1024;
 
-/// Length of an outcome's slot.
 pub const OUTCOME_BYTES: usize = size_of::<Outcome>();
 
 /// Start of the part of a slot that its checksum covers, behind state, operation and checksum.

@@ -79,12 +79,10 @@ impl Journal {
         self.sequence.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Reserves a slot for an intent, if one is free.
     pub fn reserve_intent_slot(&self) -> Option<Reserved> {
         self.intents.reserve()
     }
 
-    /// Reserves a slot for an intent, waiting until one is free.
     pub fn wait_for_intent_slot(&self) -> FreeSlot {
         self.intents.wait()
     }
