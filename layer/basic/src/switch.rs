@@ -1,5 +1,4 @@
-//! [`Switch`]: replacement of a disk in use, for checkpoints of VMs. The present disk is frozen, and further
-//! writes go to a new one, an overlay over it.
+//! Replacement of a disk in use: the present disk is frozen, and further writes go to a new one over it.
 //!
 //! A replacement takes several steps, so that no change waits while a disk of the host is flushed. A step is
 //! refused while an earlier one is unfinished ([`Refusal`]). Without a replacement, `settle`, `go_on`,
@@ -12,8 +11,7 @@
 //! - [`settle`](Switch::settle): changes go to the new disk, and the old one is made durable. Flushes wait.
 //! - [`go_on`](Switch::go_on), once the old disk is durable: flushes go to the new disk.
 //!
-//! A write that must be stable waits as a flush does. If the old disk cannot be made durable, all later
-//! flushes fail.
+//! A stable write waits as a flush does. If the old disk cannot be made durable, all later flushes fail.
 
 use std::future::poll_fn;
 use std::mem;
@@ -160,8 +158,7 @@ impl SwitchState {
         (!matches!(now.phase, Phase::Replaced(_))).then(|| self.begin(now))
     }
 
-    /// Begins a stable change in one step; `None` if a flush of the present disk would not suffice or would
-    /// fail.
+    /// Begins a stable change in one step; `None` unless a flush of the present disk alone would suffice.
     fn begin_durable_change(self: &Arc<Self>) -> Option<Begun> {
         let now = self.present();
         (matches!(now.phase, Phase::Usual) && !now.is_lost).then(|| self.begin(&now))

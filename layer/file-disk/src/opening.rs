@@ -119,8 +119,7 @@ async fn find(fs: &dyn FileSystem, cx: &Ctx, path: &[u8]) -> CoreResult<Entry> {
 /// to others (from 200 on).
 const DONE: LockRange = LockRange { start: 100, last: 199 };
 const REFUSED: LockRange = LockRange { start: 200, last: 299 };
-/// Byte in [`DONE`] of the operation that reads the image. The bytes after it are of operations that change
-/// the image.
+/// Byte in [`DONE`] of the operation that reads the image; those of operations that change it follow.
 const READS: LockRange = LockRange { start: DONE.start, last: DONE.start };
 const CHANGES: LockRange = LockRange { start: DONE.start + 1, last: DONE.last };
 
@@ -140,8 +139,7 @@ impl OpenFile {
             let all = of(LockKind::Write, LockRange { start: DONE.start, last: REFUSED.last });
             return lock_result(locks.lock(&self.cx, self.file, &all, false).resolve().await);
         }
-        // The check follows the locks, so that of two processes that open the file at the same time at least
-        // one finds the other's lock.
+        // The check follows the locks, so that of two concurrent openers at least one finds a lock.
         for range in [READS, REFUSED] {
             lock_result(locks.lock(&self.cx, self.file, &of(LockKind::Read, range), false).resolve().await)?;
         }

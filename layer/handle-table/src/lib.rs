@@ -42,8 +42,7 @@ use table::Table;
 /// Maximum number of files with a number.
 pub const FILES_MAX: usize = 1 << 20;
 
-/// Type number of these handles: above the kernel's types, and without the bit that `back/local-dir` adds to
-/// the kernel's types.
+/// Type number of these handles: above the kernel's, and without the bit that `back/local-dir` sets.
 pub const KIND: i32 = 1 << 13;
 
 /// Reasons why a table cannot be used.

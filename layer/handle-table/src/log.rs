@@ -83,7 +83,6 @@ pub(super) const BUFFER_BYTES: usize = 1 << 16;
 /// A log is long if it has more than two records per file plus this number.
 const RECORDS_SPARE: usize = 1 << 16;
 
-/// The append-only log of a table.
 pub(super) struct Log {
     /// `None` for a log that discards records, and after a failed write.
     file: Option<File>,
@@ -98,7 +97,6 @@ pub(super) struct Log {
     for_successor: Option<SuccessorRecords>,
 }
 
-/// Records appended since a successor was begun.
 #[derive(Default)]
 struct SuccessorRecords {
     bytes: Vec<u8>,

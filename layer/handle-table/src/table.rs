@@ -131,8 +131,7 @@ impl Table {
             self.put_at(ids[1], Some(one));
             return;
         }
-        // Another file was seen at one of the locations since. The exchanged files get their locations when
-        // they are next seen.
+        // Another file was seen at one of the locations since. Both files lose theirs until seen again.
         for (now, was) in ids.into_iter().zip(was) {
             self.put_at(now.filter(|_| now == was), None);
         }

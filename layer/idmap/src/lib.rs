@@ -50,8 +50,7 @@ pub struct IdMap {
 /// Mapping of one kind of ids: ranges, and the anonymous id for all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ids {
-    /// Ranges, disjoint among the clients' ids and among the host's. Without ranges every id is mapped to
-    /// itself.
+    /// Ranges, disjoint among the clients' ids and among the host's; without any, ids are not changed.
     ranges: Vec<IdRange>,
     anonymous: u32,
 }

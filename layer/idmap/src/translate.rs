@@ -75,7 +75,6 @@ pub(crate) fn inward(set: &SetAttr, map: &IdMap) -> Result<SetAttr> {
     Ok(SetAttr { uid: mapped(set.uid, &map.users)?, gid: mapped(set.gid, &map.groups)?, ..*set })
 }
 
-/// Returns `true` if an extended attribute is an access list.
 pub(crate) fn is_access_list(name: &[u8]) -> bool {
     matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default")
 }

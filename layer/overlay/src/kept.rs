@@ -84,7 +84,6 @@ impl StateMemory {
         pages_at(segments) + segment as usize * PAGE_BYTES as usize
     }
 
-    /// Marks a segment's page as used.
     pub(crate) fn uses(&self, segment: u64) {
         // Cannot fail: the length was checked.
         let _ = self.memory.set_bits(USED + segment as usize / 8, 1 << (segment % 8), Ordering::AcqRel);

@@ -85,9 +85,8 @@ fn check_length(header: &Header, log: &dyn BlockDevice) -> std::result::Result<(
     if found < wanted { Err(OverlayError::TooShort { found, wanted }) } else { Ok(()) }
 }
 
-/// Returns `true` if this length and fingerprint are those of the base at the overlay's creation. Earlier
-/// versions of this program ignored a partial sector at the end of a file: such a base is one sector longer
-/// now, and an overlay created then still ignores the sector.
+/// Returns `true` if length and fingerprint are those of the base at the overlay's creation. Earlier versions
+/// ignored a partial sector at a file's end: such a base is one sector longer now, which is still ignored.
 fn is_base(header: &Header, base_bytes: u64, mark: &[u8]) -> bool {
     let is_padded =
         !mark.is_empty() && base_bytes.checked_sub(SECTOR_BYTES.into()) == Some(header.base_bytes);

@@ -49,9 +49,8 @@ impl Execution<'_> {
         })
     }
 
-    /// Records the state before the operation and the intent, then performs the operation. `sequence` is
-    /// taken before the state is observed: an operation that ends with a higher number may have changed it
-    /// since.
+    /// Records the state before the operation and the intent, then performs the operation. `sequence` was
+    /// taken earlier: an operation that ends with a higher number may have changed the state since.
     fn intended<C: Call>(
         self,
         call: C,

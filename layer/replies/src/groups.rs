@@ -1,6 +1,5 @@
-//! The waist's optional groups of operations as far as they concern this layer: extended attributes, locks
-//! and ranges have operations that must not run twice; descriptors create openings, which are registered if
-//! they append.
+//! The waist's optional groups that concern this layer: extended attributes, locks and ranges have operations
+//! that must not run twice; descriptors create openings, which are registered if they append.
 
 use std::os::fd::OwnedFd;
 

@@ -12,7 +12,6 @@ use super::append_locks::{AppendLock, AppendLocks};
 use super::intent::{ExpectedEffect, NamedEntry, RecordedEffect, ValueMark};
 use super::outcome::Inode;
 
-/// State before an operation.
 pub(super) struct Observation {
     pub effect: RecordedEffect,
     /// Lock that excludes concurrent appends to the file; `None` unless the operation is an append.

@@ -244,8 +244,7 @@ impl<'a> Reconciler<'a> {
                 Verdict::yes(true)
             }
             (XattrChange::Remove, _, None) => Verdict::yes(true),
-            // The value is neither the one before nor the one to be set: another request has changed it too,
-            // before this one or after it.
+            // The value is neither the old nor the new one: another request has changed it too.
             _ => Verdict::no(false),
         })
     }

@@ -43,7 +43,6 @@ struct Entry {
     in_client: Links,
 }
 
-/// State of an operation.
 #[derive(Debug)]
 pub(super) enum EntryState {
     /// In progress, with the reply for which duplicates wait, if any.

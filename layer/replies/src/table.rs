@@ -281,9 +281,8 @@ impl RunningEntry {
 }
 
 impl Drop for RunningEntry {
-    /// Answers the waiters of an operation that was cancelled or has panicked. An intent stays for the next
-    /// process, since without a panic this process is ending; after a panic it continues, and needs the
-    /// intent's slot.
+    /// Answers the waiters of a cancelled or panicked operation. An intent stays for the next process, as
+    /// this one is ending; after a panic this process continues, and needs the intent's slot.
     fn drop(&mut self) {
         if !self.finished {
             if thread::panicking()

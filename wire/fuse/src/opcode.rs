@@ -1,5 +1,4 @@
-//! Operations of the protocol, and the division of a request into the bytes that are copied to private memory
-//! to be decoded, and the payload, which stays in place.
+//! Operations of the protocol, and the division of requests into bytes copied to be decoded, and payload.
 
 use crate::error::DecodeError;
 use crate::layout::header::InHeader;

@@ -15,8 +15,7 @@ struct Run {
 }
 
 impl ZeroMap {
-    /// Appends a run. Returns `false`, changing nothing, if it is empty or begins before the end of the last
-    /// run.
+    /// Appends a run. Returns `false`, changing nothing, if it is empty or not behind the last run.
     #[must_use]
     pub fn add(&mut self, blocks: Range<u64>) -> bool {
         let before = self.count();

@@ -59,7 +59,6 @@ pub(crate) fn length(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes()
 }
 
-/// Appends a name preceded by its length.
 pub(crate) fn put_name(out: &mut Vec<u8>, name: &str) {
     out.extend(length(name.len()));
     out.extend(name.as_bytes());

@@ -65,8 +65,7 @@ pub enum Credential<'a> {
     Sys(AuthSys<'a>),
 }
 
-/// An AUTH_SYS credential (appendix A). The server cannot verify it: it trusts the client, or
-/// ignores the claim.
+/// An AUTH_SYS credential (appendix A). No server can verify its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuthSys<'a> {
     /// An arbitrary number chosen by the client. Our servers distinguish the holders of leases by it.
@@ -103,7 +102,6 @@ impl Encode for AuthSys<'_> {
 /// Group ids of a credential.
 pub type Gids = Few<u32, GIDS_MAX>;
 
-/// A fault in a credential.
 pub(crate) enum CredentialFault {
     /// The bytes are not a credential of the stated flavor.
     Malformed,

@@ -32,7 +32,6 @@ mod valid {
     pub const ALL: u32 = (1 << 10) - 1;
 }
 
-/// Encodes permission bits in 16 bits.
 pub(crate) fn mode_bits(mode: Mode) -> U16 {
     // The type guarantees twelve bits.
     U16::new((mode.bits() & Mode::MASK) as u16)

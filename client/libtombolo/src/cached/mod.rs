@@ -164,7 +164,7 @@ impl CachedTree {
                 Answer::Done(place.found().map(|end| end.attr))
             }
             None => self.ask(path, move |cache, path| async move {
-                Ok(cache.with_retry(|names| cache.find(&path, last, names)).await?.attr)
+                Ok(cache.retry(|names| cache.find(&path, last, names)).await?.attr)
             }),
         }
     }
@@ -191,7 +191,7 @@ impl CachedTree {
             }
         }
         self.ask(path, move |cache, path| async move {
-            cache.with_retry(|names| cache.access(&path, mask, names)).await
+            cache.retry(|names| cache.access(&path, mask, names)).await
         })
     }
 
@@ -206,9 +206,8 @@ impl CachedTree {
         match self.0.believed_contents(path, Last::Follow) {
             Some(Ok(Contents::Data(bytes))) => Answer::ok(Some(bytes)),
             Some(Err(error)) => Answer::err(error),
-            _ => self.ask(path, |cache, path| async move {
-                cache.with_retry(|names| cache.read(&path, names)).await
-            }),
+            _ => self
+                .ask(path, |cache, path| async move { cache.retry(|names| cache.read(&path, names)).await }),
         }
     }
 
@@ -218,7 +217,7 @@ impl CachedTree {
             Some(Ok(Contents::Target(target))) => Answer::ok(target),
             Some(Err(error)) => Answer::err(error),
             _ => self.ask(path, |cache, path| async move {
-                cache.with_retry(|names| cache.read_link(&path, names)).await
+                cache.retry(|names| cache.read_link(&path, names)).await
             }),
         }
     }
@@ -230,9 +229,8 @@ impl CachedTree {
         match self.0.believed_contents(path, Last::Follow) {
             Some(Ok(Contents::Listing(entries))) => Answer::ok(entries),
             Some(Err(error)) => Answer::err(error),
-            _ => self.ask(path, |cache, path| async move {
-                cache.with_retry(|names| cache.list(&path, names)).await
-            }),
+            _ => self
+                .ask(path, |cache, path| async move { cache.retry(|names| cache.list(&path, names)).await }),
         }
     }
 

@@ -29,7 +29,7 @@ pub(super) enum Names {
 
 impl Cache {
     /// Runs a query, and a second time with [`Names::Ask`] if cached names may have caused a failure.
-    pub(super) async fn with_retry<T, F>(&self, ask: impl Fn(Names) -> F) -> Result<T>
+    pub(super) async fn retry<T, F>(&self, ask: impl Fn(Names) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {

@@ -63,8 +63,7 @@ impl Entry {
         renamed.map_err(|error| (Step::Rename, error))
     }
 
-    /// Removes an unfinished file. A failure to remove it is ignored: the caller reports why it is
-    /// unfinished.
+    /// Removes an unfinished file; a failure is ignored, as the caller reports why the file is unfinished.
     pub async fn clean_up(&self, name: Name<'_>) {
         if let Ok(dir) = self.dir() {
             let _ = dir.remove(name).resolve().await;

@@ -112,8 +112,7 @@ impl Work {
         }
     }
 
-    /// Begins to copy an entry. Returns it if it is a directory and all walkers are busy: then this walk
-    /// descends into it.
+    /// Begins to copy an entry. Returns a directory for this walk to descend into if all walkers are busy.
     async fn item(self: &Arc<Self>, level: &Level, item: Item) -> Result<Option<Level>, Failure> {
         let Item { name, node, .. } = item;
         let found = match node {

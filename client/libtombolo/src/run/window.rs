@@ -30,8 +30,7 @@ impl<T> Window<T> {
         self.slots.push_back(Slot::Going(Box::pin(future)));
     }
 
-    /// Returns the result of the oldest operation; `None` when there is none. All operations in
-    /// the window progress while it waits.
+    /// Waits for the oldest operation, while all progress; returns its result, or `None` if there is none.
     pub async fn next(&mut self) -> Option<T> {
         if self.slots.is_empty() {
             return None;

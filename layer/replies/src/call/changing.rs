@@ -94,7 +94,6 @@ impl Call for Append {
     }
 }
 
-/// An operation without a result.
 pub(crate) struct WithoutResult<F> {
     pub effect: Option<ExpectedEffect>,
     /// `true` for a lock request that waits, which its caller may cancel.

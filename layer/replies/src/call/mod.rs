@@ -22,7 +22,6 @@ pub(super) use naming::{Named, NamedReply, Rename, makes, removes};
 
 /// An operation with its arguments, to be performed once.
 pub(super) trait Call: Send + Sized + 'static {
-    /// Type of the operation's reply.
     type Reply: Reply;
 
     /// Returns the effect to record in the journal. `None`: the outcome is kept in memory only, because the
@@ -37,7 +36,6 @@ pub(super) trait Call: Send + Sized + 'static {
         false
     }
 
-    /// Performs the operation on the inner session.
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Self::Reply>;
 
     /// Answers a duplicate whose original ended with `outcome`, which is never a failure.
@@ -50,7 +48,6 @@ pub(super) trait Call: Send + Sized + 'static {
 
 /// A reply of an operation, from which the outcome to keep follows.
 pub(super) trait Reply: Send + 'static {
-    /// Returns the node in the reply, if there is one.
     fn entry(&self) -> Option<&Entry> {
         None
     }

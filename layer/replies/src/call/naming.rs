@@ -16,7 +16,6 @@ pub(crate) struct Named<E, F> {
     pub run: F,
 }
 
-/// A reply to a [`Named`] operation.
 pub(crate) trait NamedReply: Reply + Sized {
     /// Rebuilds the reply from the operation's outcome.
     fn rebuilt(
@@ -39,12 +38,10 @@ impl NamedReply for Change {
     }
 }
 
-/// Returns the effect of creating a node of a type.
 pub(crate) fn makes(file_type: FileType) -> impl Fn(NodeId, NameBuf) -> ExpectedEffect + Send {
     move |parent, name| ExpectedEffect::Makes { parent, name, file_type }
 }
 
-/// Returns the effect of removing a name.
 pub(crate) fn removes(parent: NodeId, name: NameBuf) -> ExpectedEffect {
     ExpectedEffect::Removes { parent, name }
 }
