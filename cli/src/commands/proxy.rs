@@ -7,7 +7,7 @@ use clap::{Arg, Args};
 
 use crate::assembly::options::ServerOptions;
 use crate::assembly::options::cache::{CACHE, CacheOptions};
-use crate::assembly::options::session::ORIGIN;
+use crate::assembly::options::session::{ORIGIN, describe_for_proxy};
 use crate::assembly::plan::Plan;
 use crate::assembly::servers;
 use crate::failure::Outcome;
@@ -15,7 +15,8 @@ use crate::failure::Outcome;
 /// Cache a remote tree and share it, like `tombolo serve`.
 ///
 /// Data read once are served from the cache directory, as --contract allows. Runs in the foreground, like
-/// `tombolo serve`.
+/// `tombolo serve`. At least one endpoint is required: --virtiofs, --fd, --fuse, --shm, --shm-file, --nfs or
+/// --nfs-tls.
 ///
 /// With --mode write-back, SIGUSR1 sends all changes to the origin; SIGUSR2 does so and then revalidates
 /// everything cached; SIGINT or SIGTERM ends the proxy once the origin has all changes, and a second signal
@@ -26,7 +27,8 @@ use crate::failure::Outcome;
 /// session `default`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-#[command(mut_arg("dir", describe_origin), mut_args(without_refused))]
+#[command(override_usage = "tombolo proxy [OPTIONS] --cache <DIR> <LOCATION[=/NAME]>")]
+#[command(mut_arg("dir", describe_origin), mut_args(of_proxy))]
 pub struct ProxyArgs {
     #[command(flatten)]
     options: ServerOptions,
@@ -52,15 +54,15 @@ Examples:
   tombolo proxy nfs+ssh://far.example/srv/src --cache /var/cache/src --fuse /mnt/src
   tombolo proxy nfs://far.example/home --cache /var/cache/home --nfs :2049 --allow 10.0.0.0/8";
 
-/// Hides the options that a proxy refuses.
-fn without_refused(option: Arg) -> Arg {
+/// Hides the options that a proxy refuses, and describes the others as they apply to a proxy.
+fn of_proxy(option: Arg) -> Arg {
     let is_refused = matches!(option.get_id().as_str(), "ask" | "keep");
-    if is_refused { option.hide(true) } else { option }
+    if is_refused { option.hide(true) } else { describe_for_proxy(option) }
 }
 
 /// Replaces the help of `tombolo serve DIR[=/NAME]`.
 fn describe_origin(dir: Arg) -> Arg {
-    let help = format!("{ORIGIN}, and its export name (by default `/` and its last component)");
+    let help = format!("{ORIGIN}. Exactly one; its export name is by default `/` and its last component");
     dir.value_name("LOCATION[=/NAME]").help(help).long_help(None::<&str>)
 }
 

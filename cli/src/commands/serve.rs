@@ -11,7 +11,8 @@ use crate::failure::{Failure, Outcome};
 
 /// Share directories with guests, local processes and NFS clients.
 ///
-/// The configuration file may also list disks, as for `tombolo disk`.
+/// Each directory needs at least one endpoint: --virtiofs, --fd, --fuse, --shm, --shm-file, --nfs, --nfs-tls
+/// or --stdio. None is the default. The configuration file may also list disks, as for `tombolo disk`.
 ///
 /// Runs in the foreground and logs to standard error. Once ready, it prints a line that begins with `ready`
 /// for each endpoint, followed by the options for the VMM and the command for the guest. SIGINT or SIGTERM

@@ -43,8 +43,12 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// End a session once its origin has all changes. Otherwise report the missing ones, which are kept for
-    /// the proxy's next start.
+    /// End a session once its origin has all changes.
+    ///
+    /// Ends its front ends first, and then sends the changes. If the origin has them all, the proxy forgets the
+    /// session; its cache directory remains. Otherwise the command fails: the session serves nothing, is listed
+    /// as `kept`, and retains the unsent changes until it is created again, or restored at the proxy's next
+    /// start.
     Detach {
         /// Session to end.
         #[arg(value_name = "NAME")]

@@ -40,7 +40,8 @@ pub struct CacheOptions {
     /// Unit of fetching and checking, from 4K to 1M (by default 64K).
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub block_size: Option<Size>,
-    /// Treatment of changes (by default write-through). write-back requires --contract exclusive.
+    /// Treatment of changes (by default write-through). write-back requires --contract exclusive; --readonly
+    /// overrides the other modes.
     #[arg(long, value_name = "MODE", help_heading = CACHE)]
     pub mode: Option<CacheMode>,
     /// Maximum amount of unsent changes with --mode write-back (by default 4G); writers block at the limit.
@@ -58,8 +59,11 @@ pub struct CacheOptions {
     /// close-to-open. refresh: everything may be SECONDS old.
     #[arg(long, value_name = "CONTRACT", help_heading = CACHE)]
     pub contract: Option<ContractArg>,
-    /// Take over the tree's lease from another proxy, with --contract exclusive over NFS. The other proxy is
-    /// notified within ten seconds and then revalidates with the origin.
+    /// Take over the tree's lease from another proxy, with --contract exclusive over NFS.
+    ///
+    /// The other proxy notices within ten seconds, and is close-to-open from then on. With --mode write-back it
+    /// still sends its unsent changes; a file that was also changed at the origin is kept in both versions
+    /// (NAME.conflict-…).
     #[arg(long, help_heading = CACHE, conflicts_with = "no_lease")]
     pub take_lease: bool,
     /// Take no lease with --contract exclusive: neither write .tombolo-lease at the root of the export nor

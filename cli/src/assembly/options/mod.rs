@@ -160,16 +160,21 @@ pub struct ServerOptions {
     #[arg(long, value_name = "SOCKET[,export=/NAME]…", help_heading = SHM)]
     #[serde(deserialize_with = "list")]
     pub shm: Vec<ShmArg>,
-    /// Memory shared with a guest: a file that is a device of the guest (ivshmem of QEMU, iomem= of User Mode
-    /// Linux), or, inside a guest, that device: `pci:[BDF]` or `mmapper:`; repeatable.
+    /// Memory shared with a guest, or with its host; repeatable.
     ///
-    /// BDF is the PCI address, if there are several. One client at a time uses the memory; both sides can
-    /// write to all of it. size=SIZE (such as 64M) creates a missing file. export=/NAME limits the exports
-    /// offered (by default all). The client's root is root on this host (squash=none), unless squash=root or
-    /// squash=all makes it, or everyone, user and group 65534, or those of anonuid=UID and anongid=GID. With
-    /// bell=PATH the two sides wake each other by the FIFOs PATH.in and PATH.out, which are made if missing
-    /// and belong on the VMM's command line; inside a guest the bell is found (bell=DEVICE names it, bell=off
-    /// uses none).
+    /// On the host, FILE is a file that is a device of the guest (ivshmem of QEMU, iomem= of User Mode Linux).
+    /// Inside a guest it is that device: `pci:[BDF]` (BDF is the PCI address, if there are several) or
+    /// `mmapper:`. One client at a time uses the memory; both sides can write to all of it.
+    ///
+    /// size=SIZE (such as 64M) creates a missing file. export=/NAME limits the exports offered (by default
+    /// all).
+    ///
+    /// squash=none (the default): the client's root is root on this host. squash=root maps root, and
+    /// squash=all every user, to user and group 65534, or to those of anonuid=UID and anongid=GID.
+    ///
+    /// bell=PATH: both sides wake each other by the FIFOs PATH.in and PATH.out, which are created if missing
+    /// and must be on the VMM's command line; without it they poll at intervals. Inside a guest the device for
+    /// this is found (bell=DEVICE names it, bell=off uses none).
     #[arg(long, value_name = "FILE[,KEY=VALUE]…", help_heading = SHM)]
     #[serde(deserialize_with = "list")]
     pub shm_file: Vec<ShmFileArg>,

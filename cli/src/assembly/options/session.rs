@@ -48,7 +48,8 @@ impl SessionName {
 /// Options of a session: those of a proxy, except the ones that exist once per proxy.
 #[derive(Args, Debug)]
 #[command(mut_arg("dir", describe_origin), mut_arg("control", describe_control))]
-#[command(mut_args(without_refused))]
+#[command(mut_args(of_session))]
+#[command(override_usage = "tombolo session create [OPTIONS] <NAME> <LOCATION>")]
 pub struct SessionOptions {
     /// Name of the session. It is served as /NAME.
     #[arg(value_name = "NAME")]
@@ -73,9 +74,33 @@ fn describe_control(control: Arg) -> Arg {
 }
 
 /// Hides the options that [`SessionOptions::check`] refuses, and those that no proxy accepts.
-fn without_refused(option: Arg) -> Arg {
+fn of_session(option: Arg) -> Arg {
     let is_refused = matches!(option.get_id().as_str(), "ask" | "fd" | "keep" | "metrics" | "sandbox");
-    if is_refused { option.hide(true) } else { option }
+    if is_refused { option.hide(true) } else { describe_for_proxy(option) }
+}
+
+/// Replaces the help of those options of `tombolo serve` that differ for a proxy.
+pub fn describe_for_proxy(option: Arg) -> Arg {
+    let (summary, details) = match option.get_id().as_str() {
+        "coherence" => (
+            "Cache policy of guests and of --fuse mounts: strict, auto (the default), always or push",
+            "strict caches nothing. auto revalidates with the proxy at each open, and caches names and attributes \
+             for 1 second. always caches everything for a day. push caches everything until the proxy reports a \
+             change; it requires --fuse, no guests, and --contract exclusive or immutable for all files. \
+             Freshness of the proxy's own cache is determined by --contract.",
+        ),
+        "readonly" => (
+            "Refuse all changes",
+            "Overrides --mode and the mode of each --rule; not allowed with --mode write-back. --mode read-only \
+             applies only to files without a --rule that has another mode.",
+        ),
+        "fuse" => (
+            "Mount the tree on this host, through FUSE, from the same server; repeatable",
+            "`allow_other` admits users other than the proxy's own.",
+        ),
+        _ => return option,
+    };
+    option.help(summary).long_help(format!("{summary}.\n\n{details}")).hide_possible_values(true)
 }
 
 /// Parser of the arguments of `tombolo session create` without the program's name and command.

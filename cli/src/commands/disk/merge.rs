@@ -20,15 +20,20 @@ use super::Shower;
 
 /// Merge an overlay with the overlay that is its base.
 ///
-/// FILE has the same contents afterwards and is based on the next disk in the chain. The merged base is not
-/// changed, so other overlays of it remain valid, as do overlays of FILE. Overlays in use are refused. If the
-/// command is killed, both overlays are unchanged, or the merge is complete; with --into-base FILE may then
-/// remain, but is refused.
+/// Afterwards FILE has the changes of both overlays, and its base is the base of its former base. The former
+/// base remains, unchanged, so other overlays of it stay valid, as do overlays of FILE. Overlays in use are
+/// refused.
+///
+/// If the command is killed, both overlays are unchanged, or the merge is complete; with --into-base FILE may
+/// then remain, but is refused. A temporary file (.FILE.tombolo-part) may remain too, and the next merge
+/// overwrites it.
 #[derive(Args)]
 #[command(after_help = MERGE_EXAMPLES)]
 pub struct DiskMergeArgs {
-    /// Replace the base with the result and remove FILE (like qemu-img commit). Other overlays of that base
-    /// are refused from then on.
+    /// Replace the base with the result and remove FILE (like qemu-img commit).
+    ///
+    /// Other overlays of that base are refused from then on. Overlays of FILE stay valid, with --base naming
+    /// the new file.
     #[arg(long)]
     into_base: bool,
     /// Report progress every 10 seconds if there is no terminal for a bar.

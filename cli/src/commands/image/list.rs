@@ -13,7 +13,9 @@ use crate::table::table;
 
 /// List the images in a directory's catalogue, which `tombolo clone --needs` searches.
 ///
-/// The catalogue is the file catalogue.toml in the directory, which is written by hand.
+/// The catalogue is the file catalogue.toml in the directory of the images, written by hand: `version = 1`,
+/// and for each image a table `[[image]]` with its name (that of its subdirectory) and properties, such as
+/// os, mem, disk and cpus.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageListArgs {

@@ -47,7 +47,9 @@ pub struct MountArgs {
     /// Stay in the foreground and log to standard error.
     #[arg(short, long)]
     foreground: bool,
-    /// Control socket for `tombolo top` and other tools.
+    /// Control socket for `tombolo top` and other tools (by default mount-DIR.sock, DIR being the mount point
+    /// with `-` for `/`, in $XDG_RUNTIME_DIR/tombolo, in /run/tombolo for root, otherwise in
+    /// /tmp/tombolo-UID).
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
     /// Serve Prometheus metrics over HTTP: PORT on this host only, :PORT on all IPv4 interfaces, IP:PORT
@@ -119,8 +121,10 @@ Options for NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?pr
                         tune)
   nconnect=N            number of connections, 1 to 16 (default: 1)
   readahead=N           read-ahead in bytes (default: 4M)
-  hard, soft            retry for ever (the default), or fail after timeo=TENTHS and retrans=N
-                        more time-outs
+  hard, soft            retry for ever (the default), or fail after one more than retrans= time-outs
+  timeo=TENTHS          time-out of a request in tenths of a second (default: 600; over UDP 11);
+                        also the wait of a soft mount over shared memory
+  retrans=N             number of time-outs before the last one, with soft (default: 2; over UDP 3)
   intr, nointr          calls of a killed program end at once, or never (default: after a wait of
                         2 s)
   ac, noac, actimeo=S   attribute cache time in seconds; with noac and 0 the kernel does not cache

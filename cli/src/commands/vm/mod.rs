@@ -199,8 +199,8 @@ impl PlaceArgs {
 #[derive(Args)]
 #[command(after_help = CLONE_EXAMPLES)]
 pub struct CloneArgs {
-    /// Image: a local directory, or a URL. With --needs, a directory with a catalogue.toml (see `tombolo
-    /// image list`).
+    /// Image: a local directory, or a URL. With --needs, the directory above several images, with the file
+    /// catalogue.toml that lists their properties (see `tombolo image list --help`).
     image: PathBuf,
     #[command(flatten)]
     vm: Named,
