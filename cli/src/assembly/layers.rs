@@ -1,6 +1,6 @@
 //! Live change of the layers below a served overlay: the top layer is frozen and an empty one is put over it.
-//! The process that started the server sends messages to the server's standard input and opens the files,
-//! because the server may be in a sandbox.
+//! The process that started the server, a VM's supervisor (`commands::vm::live`), sends messages to the
+//! server's standard input. It opens the files too, because the server may be in a sandbox.
 
 use std::fs::File;
 use std::io;
@@ -22,19 +22,24 @@ use tombolo_sys::packet;
 
 use super::plan::overlay::{Bottom, mark_of_overlay};
 
-/// Message types. Each is answered by [`DONE`] or by an error text.
+/// Message after which flushes are acknowledged at once, until [`GO_ON`] or an undo. As every message, it is
+/// answered by [`DONE`] or by an error text, and is a step of [`Switch`].
 pub const REST: &str = "rest";
 /// Message with a file: an empty overlay to be put over the present top layer. Changes wait for [`SETTLE`],
 /// [`TAKE_BACK`] or [`ABANDON`].
 pub const TOP: &str = "top";
+/// Message that undoes [`REST`] and [`TOP`]: waiting changes go to the former top layer.
 pub const TAKE_BACK: &str = "take back";
 /// Message that waits until only one VMM is connected, and then undoes [`TOP`] as [`TAKE_BACK`] does, but
 /// fails the waiting changes.
 pub const ABANDON: &str = "abandon";
+/// Message that lets changes go to the new top layer, answered once the former one is durable.
 pub const SETTLE: &str = "settle";
-/// Message with a file: an overlay below the top one, sent from the bottom up.
+/// Message with a file: an overlay below the top one, for the next [`GO_ON`]. Sent from the bottom up.
 pub const LAYER: &str = "layer";
+/// Message after [`SETTLE`] that replaces the lower layers by those sent, if any, and lets flushes proceed.
 pub const GO_ON: &str = "go on";
+/// Answer to a message that was carried out.
 pub const DONE: &str = "done";
 
 /// Interval at which [`ABANDON`] checks that only one VMM is connected.
@@ -130,7 +135,7 @@ impl Layers {
     }
 
     fn answer(&mut self, request: &str, file: Option<File>) -> io::Result<()> {
-        // A disk with lost writes fails the next checkpoint at its first message, before it changes anything.
+        // A checkpoint of a disk with lost writes fails at its first message, and so changes nothing.
         if self.disk.is_lost() {
             return Err(io::Error::other("earlier writes cannot be made durable"));
         }

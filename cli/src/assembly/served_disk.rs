@@ -122,9 +122,9 @@ fn how(plan: &DiskPlan) -> OpenOptions {
     OpenOptions { read_only, block_bytes, user: place_of(plan), ..OpenOptions::default() }
 }
 
-/// Returns a number that distinguishes the servers of a host that run at the same time: a hash (FNV-1a) of
-/// the guest's socket and the disk's name. 0 without guests, where no late transfer can reach a guest's
-/// memory.
+/// Returns the number of this server for [`OpenOptions::user`]: a hash (FNV-1a) of the guest's socket and the
+/// disk's name. 0 without guests: transfers that a killed server has left in the kernel then write to no
+/// guest's memory, and need not be waited for.
 fn place_of(plan: &DiskPlan) -> u32 {
     let Some(path) = plan.options.vhost_user.first() else { return 0 };
     let path = absolute(path).unwrap_or_else(|_| path.clone());

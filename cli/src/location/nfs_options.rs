@@ -24,16 +24,22 @@ pub enum NfsOption {
     WriteSize(u32),
     /// `timeo=`, in tenths of a second on the command line.
     Timeout(Duration),
+    /// `retrans=`: number of time-outs before the one that fails a call, with `soft`.
     Retries(u32),
+    /// `hard`, `soft`: `true` if calls are retried for ever.
     Hard(bool),
+    /// `intr`, `nointr`: `true` if an interrupt ends a call at once.
     Interruptible(bool),
     Connections(usize),
     /// Minimum number of connections, whatever was set before.
     ConnectionsMin(usize),
+    /// `ac`, `noac`: `true` if attributes are cached.
     KeepAttributes(bool),
     /// `actimeo=` and its four parts: attribute cache times.
     AttributeTime(AttributeTime, Duration),
+    /// `resvport`, `noresvport`: `true` if calls are made from a port below 1024.
     ReservedPort(bool),
+    /// `readahead=`, in bytes.
     ReadAhead(usize),
     InFlight(InFlight),
     /// `bg`, `fg`: `true` if the mount command returns while the server is unreachable and retries in the
@@ -49,7 +55,7 @@ pub enum NfsOption {
     RemoteProgram(String),
     /// `retry=`, in minutes on the command line: time to retry an unreachable server.
     Retry(Duration),
-    /// Accepted without effect, because it always applies.
+    /// `vers=3`, `sec=sys`, `nolock`: accepted without effect, because they always apply.
     SoAnyway,
 }
 
@@ -291,7 +297,7 @@ fn port(setting: &Setting<'_>) -> Result<u16, String> {
     setting.number("a port", 1..=u16::MAX.into()).map(|port| port as u16)
 }
 
-/// Rounds down to whole KiB.
+/// Parses the size of a READ or WRITE, rounded down to whole KiB.
 fn transfer(setting: &Setting<'_>) -> Result<u32, String> {
     setting.bytes_in(TRANSFER_BYTES_MIN..=TRANSFER_BYTES_MAX).map(|bytes| narrow(bytes & !1023))
 }

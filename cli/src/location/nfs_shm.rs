@@ -103,9 +103,12 @@ pub fn mount(url: &NfsShmUrl, link: &LinkOptions, options: &OpenOptions) -> Resu
     found.mount(&path, url, options)
 }
 
+/// An export of the server at a location, and the links to it.
 struct Found {
     route: Arc<Route>,
+    /// Name of the export.
     name: String,
+    /// Path in the export, without slashes at its ends.
     within: String,
 }
 
@@ -133,6 +136,7 @@ fn find(place: &ShmLocation, link: &LinkOptions) -> Result<Found, NotMounted> {
     Ok(Found { route, name, within: within.trim_end_matches('/').to_owned() })
 }
 
+/// Maker of the links that carry calls of the NFS client.
 struct LinkDoor {
     connector: Connector,
     /// Link that was made to find the export; used first.

@@ -44,11 +44,13 @@ pub enum ShmEndpoint {
     Memory(MemoryLocation),
 }
 
+/// Reason that a path contains no socket or file of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotReachable {
     /// `true` if a server may still create the socket or file.
     pub is_transient: bool,
     pub reason: String,
+    /// `true` if the location requires a file (`shm+file:`), not a socket.
     pub file: bool,
 }
 

@@ -30,8 +30,8 @@ pub fn open(place: &ShmLocation, limit: Option<Duration>) -> Result<Opened, NotM
     Ok(Opened { export: Arc::new(export), path: within.as_bytes().to_vec(), nfs: None })
 }
 
-/// Calls `attempt` with the longest name known to the server. Returns its result and the path after the name
-/// in `/A/B`.
+/// Calls `attempt` with `/A/B`, `/A` and `/`, for `rest` = `/A/B`, until the server knows the name. Returns the
+/// result and the path after that name. Any other failure of `attempt` ends the search.
 pub(super) fn longest<T>(
     rest: &str,
     mut attempt: impl FnMut(&str) -> Result<T, NoLink>,
@@ -82,6 +82,7 @@ fn export(
     Ok(VrpcExport::new(connector).with_first(incarnation, first))
 }
 
+/// Maker of links to one export; each session of a [`VrpcExport`], or an NFS client's reconnect, makes one.
 pub(super) struct Connector {
     at: ShmEndpoint,
     options: ConnectOptions,

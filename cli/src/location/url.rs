@@ -17,8 +17,8 @@ pub struct NfsUrl {
     /// Host of the server, or the one that ssh connects to.
     pub host: Host,
     pub port: Option<u16>,
-    /// Path on the server, from its root: `/` and components. Only the server knows which of them name the
-    /// export.
+    /// Path on the server, from its root: `/` and components. Only the server knows how many of the
+    /// components name the export.
     pub path: Vec<u8>,
     pub options: NfsOptions,
 }

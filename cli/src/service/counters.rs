@@ -80,8 +80,8 @@ pub struct WriteBackState {
 }
 
 impl WriteBackState {
-    /// Returns `true` if a flush requested at this state has completed by `now`: the origin has everything up
-    /// to it, or an attempt that began later has ended.
+    /// Returns `true` if a flush requested at this state has completed by `now`: the origin has all changes up
+    /// to this state, or an attempt to send changes that began after it has ended.
     pub fn is_settled(&self, now: &Self) -> bool {
         self.is_clean || self.is_reached(now) || now.attempts_ended > self.attempts_begun
     }
@@ -161,8 +161,11 @@ pub struct CacheCounters {
 #[serde(rename_all = "kebab-case")]
 pub enum Lease {
     Held,
+    /// The lease file could not be renewed for too long.
     RunOut,
+    /// Another proxy has taken the lease over.
     Lost,
+    /// The origin grants no lease at present.
     NotGranted,
 }
 
@@ -258,6 +261,7 @@ pub struct NfsClientCounters {
     pub outstanding: u64,
     /// Reads and writes that wait for the in-flight limit.
     pub waiting: u64,
+    /// In-flight limit.
     pub in_flight: u64,
     /// Smoothed round-trip time in nanoseconds; 0 before the first reply.
     pub round_trip_ns: u64,

@@ -114,7 +114,7 @@ impl Keeping {
     /// requested.
     fn supervise(&self, stop: &Receiver<StopSignal>) -> Outcome {
         let mut is_first = true;
-        let mut haste = Haste::default();
+        let mut backoff = RestartBackoff::default();
         loop {
             let next = lock(&self.next).take();
             let next = next.map_or_else(|| self.launch(is_first), Ok);
@@ -135,7 +135,7 @@ impl Keeping {
                 tracing::info!("the new server takes over");
                 continue;
             }
-            let pause = haste.pause(began.elapsed());
+            let pause = backoff.pause(began.elapsed());
             tracing::error!(%status, pause_ms = pause.as_millis(), "server died: restarting it");
             if !matches!(stop.recv_timeout(pause), Err(RecvTimeoutError::Timeout)) {
                 return Ok(());
@@ -185,7 +185,8 @@ fn outcome(status: ExitStatus, is_stopped: bool) -> Outcome {
 
 /// Back-off for servers that die soon after their start, up to a second.
 #[derive(Default)]
-struct Haste {
+struct RestartBackoff {
+    /// Number of successive servers that lived shorter than [`LONG_LIFE`].
     deaths: u32,
 }
 
@@ -193,7 +194,7 @@ const LONG_LIFE: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-impl Haste {
+impl RestartBackoff {
     fn pause(&mut self, life: Duration) -> Duration {
         if life >= LONG_LIFE {
             self.deaths = 0;
@@ -217,10 +218,10 @@ mod tests {
 
     #[test]
     fn restart_backs_off_only_after_early_death() {
-        let mut haste = Haste::default();
-        let pauses: Vec<u128> = (0..9).map(|_| haste.pause(Duration::ZERO).as_millis()).collect();
+        let mut backoff = RestartBackoff::default();
+        let pauses: Vec<u128> = (0..9).map(|_| backoff.pause(Duration::ZERO).as_millis()).collect();
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
-        assert_eq!(haste.pause(LONG_LIFE), Duration::ZERO);
-        assert_eq!(haste.pause(Duration::ZERO), PAUSE_MIN);
+        assert_eq!(backoff.pause(LONG_LIFE), Duration::ZERO);
+        assert_eq!(backoff.pause(Duration::ZERO), PAUSE_MIN);
     }
 }

@@ -117,7 +117,7 @@ pub struct DiskServerOptions {
     /// Run as the server of a keeper, with the sockets of its guests at these descriptors.
     #[arg(long, value_name = "FD", hide = true)]
     pub kept: Vec<i32>,
-    /// Keep the states of an overlay in this descriptor.
+    /// Keep the states of an overlay's unflushed blocks in the memory of this descriptor, which a keeper holds.
     #[arg(long, value_name = "FD", hide = true)]
     pub kept_states: Option<i32>,
     /// Append a line to this file for each part of the overlay's base when it is first read. The file of
@@ -128,8 +128,8 @@ pub struct DiskServerOptions {
     /// served; N overlays lie between it and the base that never changes.
     #[arg(long, value_name = "N", hide = true)]
     pub layers: Option<u32>,
-    /// Accept a base that is still written to: its mark is not verified. The starter of the server must mark
-    /// it before anything depends on the overlay.
+    /// Accept a base that is still written to, without verifying its mark (docs/formats/overlay.md). The
+    /// process that starts the server must record the mark before anything depends on the overlay.
     #[arg(long, requires = "layers", hide = true)]
     pub base_in_use: bool,
     /// Confinement of the running server: off, auto (as much of strict as the kernel and the user allow), or

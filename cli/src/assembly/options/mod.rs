@@ -44,7 +44,8 @@ use submounts::Submounts;
 use virtiofs::{SocketMode, VirtioFsArg};
 use xattrs::Xattrs;
 
-/// Options of a server, not yet checked as a whole. Keys of the file are the option names, except `--fd`.
+/// Options of a server, not yet checked as a whole. The keys of the configuration file are the names of the
+/// options; `--fd` and `--kept`, whose descriptors the parent process determines, have none.
 #[derive(Args, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ServerOptions {

@@ -1,4 +1,4 @@
-//! File of `--tls-users`: users that clients with certificates may act as.
+//! File of `--tls-users` (docs/use/nfs.md): users that clients with certificates may act as.
 
 use std::ops::RangeInclusive;
 use std::path::Path;

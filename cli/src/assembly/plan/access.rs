@@ -1,4 +1,4 @@
-//! Permissions of new files with the contents of other files.
+//! Permissions of a new file with the contents of others, for copies, overlays and merged overlays of disks.
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
@@ -78,7 +78,7 @@ impl Access {
     }
 }
 
-/// Restricts the group to the access of others.
+/// Restricts the group's bits of a mode to those that others have too.
 fn of_others(mode: u32) -> u32 {
     mode & (0o707 | mode << 3)
 }

@@ -97,6 +97,7 @@ pub struct PlannedGuests {
     /// Mount tag in the guest.
     pub tag: String,
     pub request_queues: u16,
+    /// Index of the export in the plan.
     pub export: usize,
 }
 
@@ -105,6 +106,7 @@ pub struct PlannedMount {
     pub point: MountPoint,
     /// `true` if users other than the server's have access.
     pub allow_other: bool,
+    /// Index of the export in the plan.
     pub export: usize,
 }
 

@@ -1,4 +1,5 @@
-//! Overlay: a redo log over a base.
+//! Overlay: a redo log over a base. The header of the redo log names the base and has its mark, the
+//! modification times of its files, by which a changed base is detected (docs/formats/overlay.md).
 
 pub mod merge;
 
@@ -450,10 +451,10 @@ fn mark_of(disk: &DiskSource, way: LinkPolicy) -> Result<Vec<u8>, Failure> {
 }
 
 impl OverlaySource {
-    /// Creates an empty redo log at `path`, to become the layer above this overlay: this overlay is later
-    /// named `base_name`, and the draft takes its present name. Until then this overlay may be written to.
-    /// The returned file is locked for writing. The contents of the draft are durable, its directory entry
-    /// is not; [`mark_base`] fixes its base.
+    /// Creates an empty redo log at `path`, the draft of the layer above this overlay. Later this overlay is
+    /// renamed to `base_name`, and the draft to this overlay's present name; until then this overlay may be
+    /// written to. The returned file is locked for writing. The contents of the draft are durable, its
+    /// directory entry is not, and its header has no valid mark before [`mark_base`].
     pub fn draft(&self, path: &Path, base_name: &str) -> Result<File, Failure> {
         let header = self.header()?;
         let drafted = || -> std::io::Result<File> {
@@ -473,8 +474,8 @@ impl OverlaySource {
     }
 }
 
-/// Marks the base of a [draft](OverlaySource::draft), or of an overlay opened with its base in use, durably.
-/// The base must not be written to afterwards.
+/// Records the mark of the base durably in a [draft](OverlaySource::draft), or in an overlay opened with its
+/// base in use. The base must not be written to afterwards: its mark would change.
 pub fn mark_base(draft: &File, base: &Path) -> std::io::Result<()> {
     let base = File::open(base)?;
     // Makes the modification time durable too, which a flush of a disk does not.

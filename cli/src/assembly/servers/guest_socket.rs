@@ -15,6 +15,7 @@ use tombolo_sys::{change, creds, open, socket};
 use crate::assembly::options::virtiofs::VirtioFsSocket;
 use crate::failure::{Failure, OrCannot};
 
+/// Group and permission bits of new sockets; `None` for the defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketAccess {
     pub group: Option<u32>,

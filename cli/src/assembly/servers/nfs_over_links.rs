@@ -1,5 +1,5 @@
-//! NFS over shared-memory links. The service is created for the first such link, because it needs durable
-//! state and other links do not.
+//! NFS over shared-memory links. The service is created when the first client requests NFS over a link,
+//! because it needs durable state, which links with the waist's own protocol do not.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,6 +15,7 @@ use crate::assembly::servers::state::DurableState;
 /// NFS and MOUNT over links, for some exports of a plan.
 pub struct NfsOverLinks {
     state: Arc<DurableState>,
+    /// Indices of the exports in the plan.
     offered: Vec<usize>,
     names: Vec<String>,
     made: Mutex<Option<Made>>,

@@ -176,7 +176,8 @@ fn announcement(plan: &Plan, endpoints: &[Endpoint]) -> Announcement {
 /// Mode of sockets with a policy, which decides who may connect.
 const ALL_USERS: u32 = 0o666;
 
-/// Number of users whose shares of links and pending links a single user gets.
+/// Factor by which the limits on links and pending links grow without a policy. One user gets a quarter of
+/// each limit, so the server's own user gets as many as the defaults permit to all users.
 const USERS: usize = 4;
 
 fn listen(
@@ -195,7 +196,8 @@ fn listen(
             options.policy = policy.clone();
             options.socket_mode = ALL_USERS;
         }
-        // A single user gets the shares of several: each VM has three links to the cache of its image.
+        // Only root and the server's user may connect. The latter needs many links: each VM has three to the
+        // cache of its image.
         None => {
             options.pending_max *= USERS;
             options.links_max *= USERS;

@@ -25,10 +25,12 @@ use crate::failure::{Failure, OrCannot};
 
 /// Durable state. Nothing is opened before it is needed.
 pub struct DurableState {
+    /// State directory given with `--state`, if any.
     asked: Option<PathBuf>,
     /// `true` if the server fails without durable state.
     must: bool,
     name: String,
+    /// Exports in the plan's order, without the layer that executes each request once.
     sources: Vec<(PlannedExport, Arc<dyn Export>)>,
     nfs: NfsPlan,
     session_ids: Arc<AtomicU64>,

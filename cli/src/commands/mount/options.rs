@@ -66,6 +66,7 @@ const FLAGS: &[&str] = &[
 
 const TAKES_VALUE: &[&str] =
     &["ask", "bell", "coherence", "doorbell", "fsname", "locks", "sandbox", "submounts", "threads", "xattrs"];
+
 /// Scope of file locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Locks {

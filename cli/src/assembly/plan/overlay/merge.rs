@@ -26,11 +26,14 @@ use crate::failure::{Failure, OrCannot, Outcome};
 /// The unit of `st_blocks`, in bytes (stat(3type)).
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// A new redo log with the merged content of a chain, whose files are locked against writers meanwhile.
+/// A new redo log with the merged content of a chain, whose files are locked against writers meanwhile. It is
+/// removed on drop, unless it has replaced a layer.
 pub struct Merged {
+    /// Temporary name of the new redo log.
     path: PathBuf,
     /// Merged layers, from the top down.
     layers: Vec<Arc<Overlay>>,
+    /// Overlay of the new redo log over the base of the lowest layer.
     into: Arc<Overlay>,
     _base: OpenedDisk,
     /// Pool for blocking operations on local disks.
@@ -190,15 +193,15 @@ impl Merged {
     /// Replaces the topmost of the merged layers, which has the same content. Overlays on top of that one
     /// remain valid.
     pub fn replace(self, top: &OverlaySource) -> Outcome {
-        // Preserves the mark of overlays on top (docs/formats/overlay.md).
+        // Overlays on top have recorded this modification time as the mark of their base.
         let own = fs::metadata(&top.path).and_then(|old| old.modified());
         own.and_then(|own| put_in_place(&self.path, &top.path, Some(own)))
             .or_cannot(format_args!("replace {}", top.path.display()))
     }
 
-    /// Replaces the lower of two redo logs by both in one step, and removes the upper one. Neither may be in
-    /// use; other overlays on the lower one become invalid. If the process is killed in between, the upper
-    /// one remains and is invalid too.
+    /// Replaces the lower of two redo logs by the merged one in one step, and then removes the upper one.
+    /// Neither may be in use; other overlays on the lower one become invalid. If the process is killed
+    /// between the two steps, the upper one remains and is invalid too.
     pub fn replace_base(mut self, top: &OverlaySource, below: &OverlaySource) -> Outcome {
         // The locks of the merged layers exclude writers only, and would conflict with the exclusive locks
         // taken next.
@@ -206,9 +209,9 @@ impl Merged {
         let _locks = (top.locked()?, below.locked()?);
         let replaced = || -> io::Result<()> {
             let modified = |path: &Path| fs::metadata(path)?.modified();
-            // The modification time is the mark of a base. Overlays on top of the upper file recorded that
-            // file's time and remain valid, unless both times are equal; overlays on the lower file must not,
-            // so its time is avoided.
+            // The modification time is the mark of a base. The merged file gets the time of the upper file,
+            // with which overlays on top of that file remain valid. If both files have equal times, it gets
+            // another one, because other overlays on the lower file must become invalid.
             let (upper, lower) = (modified(&top.path)?, modified(&below.path)?);
             let own = if upper == lower { upper + Duration::from_nanos(1000) } else { upper };
             put_in_place(&self.path, &below.path, Some(own))?;

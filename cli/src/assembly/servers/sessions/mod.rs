@@ -1,8 +1,8 @@
 //! Sessions added to a running proxy.
 //!
-//! Each is as independent as possible: a plan like that of a server, with its own origin, options, front ends
-//! and subdirectory of the cache. Separate threads create and end it, so that no session waits for the origin
-//! of another, and a panic in one does not affect the others.
+//! Each session is as independent as possible: it has a plan like that of a server, with its own origin,
+//! options, front ends and subdirectory of the cache. Threads of its own create and end it, so that no session
+//! waits for the origin of another, and a panic in one does not affect the others.
 
 mod answers;
 mod saved;
@@ -64,7 +64,7 @@ struct Session {
 /// Running servers of a session, with its status and counters.
 type Opened = (Serving, Status, Counted);
 
-/// Minimum and maximum delay between attempts to restore a session; it doubles each time.
+/// First and longest delay between attempts to restore a session; the delay doubles each time.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 impl Sessions {
