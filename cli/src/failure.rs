@@ -21,6 +21,7 @@ pub enum Code {
     Terminated = 143,
 }
 
+/// A failure of a command: its message, which is empty if it has been printed already, and the exit code.
 #[derive(Debug)]
 pub struct Failure {
     text: String,
@@ -67,10 +68,12 @@ impl Failure {
         Self { text: String::new(), code }
     }
 
+    /// Returns `true` if a signal has ended the command.
     pub fn is_stop(&self) -> bool {
         matches!(self.code, Code::Interrupted | Code::Terminated)
     }
 
+    /// Appends advice to the message, after a semicolon.
     pub fn remedy(mut self, what: impl fmt::Display) -> Self {
         self.text = format!("{}; {what}", self.text);
         self
@@ -118,6 +121,7 @@ impl From<Code> for ExitCode {
     }
 }
 
+/// Text of the reason of a failure.
 pub struct Reason(String);
 
 impl From<&str> for Reason {

@@ -33,6 +33,7 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Progress of a running command, in the two forms that a [`Screen`] shows.
 pub trait Shown: Send + Sync {
+    /// Sets length, position and message of the bar.
     fn draw(&self, bar: &ProgressBar);
     fn line(&self) -> String;
 }
@@ -57,6 +58,7 @@ impl Screen {
         self.around_bar(|| drop(writeln!(io::stderr(), "tombolo: {text}")));
     }
 
+    /// Calls `print`, with the bar hidden meanwhile.
     pub fn around_bar(&self, print: impl FnOnce()) {
         match &self.bar {
             Some(bar) => bar.suspend(print),
@@ -69,7 +71,7 @@ impl Screen {
 pub fn bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     let template = "{bar:24} {bytes}/{total_bytes}  {msg}  {binary_bytes_per_sec}  {eta} left";
-    // Tests find a malformed template, with which the bar would be plain.
+    // With a malformed template the bar would have indicatif's default style.
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }

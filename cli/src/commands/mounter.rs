@@ -1,6 +1,6 @@
 //! Mounter of a sandboxed server: a second process of this program, outside the sandbox. Mount points and
-//! their options, except the kernel's permission checks and read-ahead, are fixed at its start: a request of
-//! the server selects a mount point and an operation.
+//! their options are fixed at its start, except the kernel's permission checks and read-ahead. A request of
+//! the server selects a mount point, by its index, and an operation.
 
 use std::fmt;
 use std::fs::File;
@@ -52,6 +52,8 @@ enum Request {
     ReadAhead { bytes: u32 },
 }
 
+/// Answer to a [`Request`]. With `Mounted` the descriptor of the FUSE device is passed; `by_helper` is `true`
+/// if fusermount3 has mounted, which must then unmount too.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     Done,
@@ -120,8 +122,9 @@ struct MountState {
 enum Stage {
     Unmounted,
     Mounted(MountId),
-    /// In use; can still be detached.
+    /// An unmount was attempted, and may have failed because the mount is in use; it can still be detached.
     Busy(MountId),
+    /// Unmounted again, or the mount failed: all further requests are refused.
     Over,
 }
 

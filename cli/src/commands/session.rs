@@ -45,10 +45,11 @@ enum Action {
     },
     /// End a session once its origin has all changes.
     ///
-    /// Ends its front ends first, and then sends the changes. If the origin has them all, the proxy forgets the
-    /// session; its cache directory remains. Otherwise the command fails: the session serves nothing, is listed
-    /// as `kept`, and retains the unsent changes until it is created again, or restored at the proxy's next
-    /// start.
+    /// Ends its front ends, and then sends the changes. If the origin has them all, the proxy forgets the
+    /// session; its cache directory remains. Otherwise the command fails: the session serves nothing, is
+    /// listed as `kept`, and retains the unsent changes until it is created again, or restored at the proxy's
+    /// next start. The command also fails if the origin has some files in two versions (NAME.conflict-…); the
+    /// session is then listed as `ended`, and is not restored.
     Detach {
         /// Session to end.
         #[arg(value_name = "NAME")]
@@ -138,7 +139,7 @@ enum Wanted {
     WriteBack,
 }
 
-/// Returns the words after `create`; a control socket may have that name too.
+/// Returns the words of the command line after the command `create`, and not after a control socket named so.
 fn behind_create(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
     let mut is_value = true;
     words

@@ -1,8 +1,8 @@
 //! Trees of other hosts through ssh(1): `nfs+ssh://[USER@]HOST[:PORT]/PATH`.
 //!
-//! ssh runs `tombolo serve --stdio` on the other host, and the standard streams of ssh are the connection. Each
-//! connection has its own ssh process. Of the servers on the other host one serves, and the others forward
-//! their streams to it (`assembly::servers::stdio`).
+//! ssh runs `tombolo serve --stdio` on the other host, and the standard streams of ssh are the connection.
+//! Each connection has its own ssh process. Of the servers on the other host one serves, and the others
+//! forward their streams to it (`assembly::servers::stdio`).
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;

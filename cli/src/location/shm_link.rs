@@ -30,8 +30,8 @@ pub fn open(place: &ShmLocation, limit: Option<Duration>) -> Result<Opened, NotM
     Ok(Opened { export: Arc::new(export), path: within.as_bytes().to_vec(), nfs: None })
 }
 
-/// Calls `attempt` with `/A/B`, `/A` and `/`, for `rest` = `/A/B`, until the server knows the name. Returns the
-/// result and the path after that name. Any other failure of `attempt` ends the search.
+/// Calls `attempt` with `/A/B`, `/A` and `/`, for `rest` = `/A/B`, until the server knows the name. Returns
+/// the result and the path after that name. Any other failure of `attempt` ends the search.
 pub(super) fn longest<T>(
     rest: &str,
     mut attempt: impl FnMut(&str) -> Result<T, NoLink>,

@@ -80,8 +80,8 @@ pub struct WriteBackState {
 }
 
 impl WriteBackState {
-    /// Returns `true` if a flush requested at this state has completed by `now`: the origin has all changes up
-    /// to this state, or an attempt to send changes that began after it has ended.
+    /// Returns `true` if a flush requested at this state has completed by `now`: the origin has all changes
+    /// up to this state, or an attempt to send changes that began after it has ended.
     pub fn is_settled(&self, now: &Self) -> bool {
         self.is_clean || self.is_reached(now) || now.attempts_ended > self.attempts_begun
     }

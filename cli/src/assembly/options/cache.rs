@@ -61,8 +61,8 @@ pub struct CacheOptions {
     pub contract: Option<ContractArg>,
     /// Take over the tree's lease from another proxy, with --contract exclusive over NFS.
     ///
-    /// The other proxy notices within ten seconds, and is close-to-open from then on. With --mode write-back it
-    /// still sends its unsent changes; a file that was also changed at the origin is kept in both versions
+    /// The other proxy notices within ten seconds, and is close-to-open from then on. With --mode write-back
+    /// it still sends its unsent changes; a file that was also changed at the origin is kept in both versions
     /// (NAME.conflict-…).
     #[arg(long, help_heading = CACHE, conflicts_with = "no_lease")]
     pub take_lease: bool,

@@ -117,7 +117,8 @@ pub struct DiskServerOptions {
     /// Run as the server of a keeper, with the sockets of its guests at these descriptors.
     #[arg(long, value_name = "FD", hide = true)]
     pub kept: Vec<i32>,
-    /// Keep the states of an overlay's unflushed blocks in the memory of this descriptor, which a keeper holds.
+    /// Keep the states of an overlay's unflushed blocks in the memory of this descriptor, which a keeper
+    /// holds.
     #[arg(long, value_name = "FD", hide = true)]
     pub kept_states: Option<i32>,
     /// Append a line to this file for each part of the overlay's base when it is first read. The file of

@@ -163,9 +163,9 @@ pub struct ServerOptions {
     pub shm: Vec<ShmArg>,
     /// Memory shared with a guest, or with its host; repeatable.
     ///
-    /// On the host, FILE is a file that is a device of the guest (ivshmem of QEMU, iomem= of User Mode Linux).
-    /// Inside a guest it is that device: `pci:[BDF]` (BDF is the PCI address, if there are several) or
-    /// `mmapper:`. One client at a time uses the memory; both sides can write to all of it.
+    /// On the host, FILE is a file that is a device of the guest (ivshmem of QEMU, iomem= of User Mode
+    /// Linux). Inside a guest it is that device: `pci:[BDF]` (BDF is the PCI address, if there are several)
+    /// or `mmapper:`. One client at a time uses the memory; both sides can write to all of it.
     ///
     /// size=SIZE (such as 64M) creates a missing file. export=/NAME limits the exports offered (by default
     /// all).
@@ -174,8 +174,8 @@ pub struct ServerOptions {
     /// squash=all every user, to user and group 65534, or to those of anonuid=UID and anongid=GID.
     ///
     /// bell=PATH: both sides wake each other by the FIFOs PATH.in and PATH.out, which are created if missing
-    /// and must be on the VMM's command line; without it they poll at intervals. Inside a guest the device for
-    /// this is found (bell=DEVICE names it, bell=off uses none).
+    /// and must be on the VMM's command line; without it they poll at intervals. Inside a guest the device
+    /// for this is found (bell=DEVICE names it, bell=off uses none).
     #[arg(long, value_name = "FILE[,KEY=VALUE]…", help_heading = SHM)]
     #[serde(deserialize_with = "list")]
     pub shm_file: Vec<ShmFileArg>,

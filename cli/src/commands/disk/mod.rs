@@ -169,11 +169,12 @@ fn stopping(screen: &Arc<Screen>) -> Result<Arc<AtomicBool>, Failure> {
 /// Display of the progress of a command that reads, copies, compares or merges a whole disk.
 struct Shower<F> {
     size_bytes: u64,
+    /// Past participle after the numbers, such as `copied`.
     doing: &'static str,
     done_bytes: F,
 }
 
-/// Returns the display of what is done with a disk.
+/// Returns the display of the progress that `watched` reports for a disk.
 fn shower(doing: &'static str, disk: &dyn BlockDevice, watched: &Watched) -> Arc<dyn Shown> {
     let (size_bytes, watched) = (disk.geometry().size_bytes, watched.clone());
     Arc::new(Shower { size_bytes, doing, done_bytes: move || watched.tally().done_bytes })

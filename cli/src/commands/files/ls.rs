@@ -73,18 +73,25 @@ Examples:
   tombolo ls -l nfs://server/export
   tombolo ls -R --json nfs://server:20049/src | jq '.[] | select(.size > 1000000) | .path'";
 
+/// A listed file.
 struct Row {
     name: Vec<u8>,
     /// Path, or the location as given.
     path: String,
+    /// Attributes; `None` if the options need none, or they could not be read.
     attr: Option<Attr>,
+    /// Node of a link, or of a directory that is listed next.
     node: Option<Node>,
+    /// Target of a symbolic link, with `-l` or `--json`.
     target: Option<Vec<u8>>,
 }
 
+/// State of a listing of several locations.
 struct Report {
+    /// Files for `--json`, which are printed at the end.
     facts: Vec<serde_json::Value>,
     failures: Failures,
+    /// `true` before the first directory is listed.
     is_first: bool,
 }
 

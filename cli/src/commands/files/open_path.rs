@@ -1,4 +1,5 @@
-//! Opening of the locations on a command line.
+//! Opening of the locations on a command line, for the file commands and for other commands that read files
+//! of servers: an [`Opener`] opens a [`Location`] as an [`OpenPath`], a path in an attached tree.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
@@ -62,6 +63,7 @@ fn limit(text: &str) -> Result<Limit, String> {
     }
 }
 
+/// Server of an open export, for the display of a copy's progress.
 #[derive(Clone)]
 pub struct Watched {
     pub host: String,
@@ -87,12 +89,15 @@ struct OpenExport {
 /// Realm ([`User::realm`]) of this host's files.
 const LOCAL: &str = "local";
 
+/// A path in an attached tree. The file need not exist.
 #[derive(Clone, Debug)]
 pub struct OpenPath {
     pub tree: Tree,
+    /// Path in the tree: components separated by `/`; empty for the root.
     pub path: Vec<u8>,
     /// Location as the user wrote it.
     pub label: Vec<u8>,
+    /// `label` for messages, with control characters escaped.
     pub word: String,
     pub is_remote: bool,
 }
@@ -165,7 +170,7 @@ impl Opener {
             _ => String::from_utf8_lossy(export.unwrap_or(&whole)).into_owned(),
         };
         let tree = self.attach(&*opened.export, realm, &word)?;
-        // Not reused if the whole path is the export, because an export below it would be overlooked.
+        // Not reused if the whole path is the export: a later location below it may be in a nested export.
         if let Some(path) = export.filter(|_| !opened.path.is_empty()) {
             self.servers.push(OpenExport { server, path: path.to_vec(), tree: tree.clone() });
         }
@@ -231,8 +236,8 @@ impl OpenPath {
     }
 }
 
-/// Returns the last name of a location, for a copy. `None` for `.`, `..` and `/`, which stand for their
-/// contents.
+/// Returns the last name of a location, for a copy. `None` for `.`, `..` and `/`, of which the contents are
+/// copied.
 pub fn own_name(location: &Location) -> Option<NameBuf> {
     let bytes = match location {
         Location::Nfs(url) => url.path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?.to_vec(),

@@ -30,7 +30,7 @@ fn remedy(error: &Error, tree: &Tree) -> Option<&'static str> {
     }
 }
 
-/// Failures for some of the names that a command was given, which it reports and goes on.
+/// Failures for single arguments of a command, which reports them and continues with the next argument.
 #[derive(Default)]
 pub struct Failures {
     has_any: bool,

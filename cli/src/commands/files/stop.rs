@@ -1,4 +1,4 @@
-//! Orderly end of a command by signals.
+//! Orderly end of a command by signals: the first one calls an action of the command, the second one kills.
 
 use std::io;
 use std::sync::{Mutex, OnceLock};
@@ -30,6 +30,7 @@ pub fn on_signal(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<(
     Ok(())
 }
 
+/// Returns the first signal to stop that has arrived since [`on_signal`] was called; `None` before.
 pub fn came() -> Option<StopSignal> {
     CAME.get().copied()
 }

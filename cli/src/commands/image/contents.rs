@@ -51,8 +51,11 @@ const PART_BYTES: u64 = 4 << 20;
 struct ScanProgress {
     /// File index and offset of the next part.
     next: (usize, u64),
+    /// Scanned parts of each file, in any order.
     parts: Vec<Vec<Part>>,
+    /// Number of digests in `parts`.
     digests: usize,
+    /// File index and reason of the first failure.
     failed: Option<(usize, io::Error)>,
 }
 

@@ -1,4 +1,5 @@
-//! Conversion of recorded reads into the steps of a trace.
+//! Conversion of recorded reads into the steps of a trace: ranges of blocks of the image's files, in the
+//! order in which proxies prefetch them.
 
 use std::collections::HashSet;
 use std::mem;

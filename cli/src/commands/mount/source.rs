@@ -158,7 +158,8 @@ pub fn open_bell(mount: &Mount, again: bool) -> Result<Option<Arc<BellSource>>, 
     let memory = match place.parts() {
         Ok(ShmParts { at: ShmEndpoint::Socket(_), .. }) => return Ok(None),
         Ok(ShmParts { at: ShmEndpoint::Memory(memory), .. }) => memory,
-        // The file does not exist yet, so it is unknown where its path ends; the bell depends on neither.
+        // The file does not exist yet, so the end of its path is unknown. For the bell it matters only that
+        // the memory is a file.
         Err(_) => MemoryLocation::File(place.to_string().into()),
     };
     let bell = mount.options.bell.source(&memory);

@@ -72,6 +72,7 @@ fn ended(status: ExitStatus, log: Log, supervising: &str) -> Outcome {
 #[derive(Default)]
 struct Deaths(VecDeque<Instant>);
 
+/// Maximum number of restarts within [`DEATHS_WITHIN`].
 const DEATHS_MAX: usize = 5;
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
 

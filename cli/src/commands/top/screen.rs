@@ -16,6 +16,7 @@ pub struct Screen {
     live: bool,
     /// Previous keyboard mode, if there is a keyboard.
     keyboard: Option<KeyMode>,
+    /// Index of the first line shown.
     first: usize,
 }
 

@@ -32,7 +32,8 @@ const FAR_PIECE_BYTES: u64 = 16 << 10;
 const PIECES_MAX: usize = 1 << 16;
 const BYTES_MAX: u64 = 1 << 30;
 
-/// Maximum number of outstanding requests, for which a guest that accesses a page may have to wait.
+/// Maximum number of outstanding requests. A guest that accesses another page may have to wait for all of
+/// them.
 const UNDER_WAY: usize = 64;
 
 /// Maximum wait for a request, after which the read-ahead ends.

@@ -86,7 +86,7 @@ pub fn layers(home: &Home, what: &str) -> Result<Vec<u32>, Failure> {
     }
 }
 
-/// Base of a VM's overlays: its images, and the caches through which they are read.
+/// Source of the original bases of a VM's overlays, and the caches through which they are read.
 pub struct Ground {
     pub here: HostConfig,
     /// Caches through which the VM's images are read.
@@ -203,8 +203,8 @@ pub struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// Creates the draft, and gives the overlay below it its final name. Nothing depends on that overlay's
-    /// new name yet.
+    /// Creates the draft, and links the present top overlay to its later name as a layer. The top keeps its
+    /// name too, so that starts of the VM still use it.
     pub fn make(home: &'a Home, what: &'static str, number: u32) -> Result<Self, Failure> {
         let top = source(home, &overlay(what), Bases::default());
         let file = top.draft(&home.file(&new(what)), &layer(what, number))?;
@@ -403,8 +403,8 @@ fn remove_unused(home: &Home, what: &str, used: &[u32]) -> Outcome {
     Ok(())
 }
 
-/// Removes the files of an incomplete checkpoint of a VM without processes. The checkpoint may have failed to
-/// remove them: it may have been killed, or the directory inaccessible.
+/// Removes the files of an incomplete checkpoint of a VM without processes. They exist if the process that
+/// made the checkpoint was killed, or could not access the directory.
 pub fn remove_drafts(home: &Home) -> Outcome {
     for name in KINDS.map(new).iter().map(String::as_str).chain([DRAFT]) {
         forget(home, name)?;

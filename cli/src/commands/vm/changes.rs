@@ -94,9 +94,9 @@ fn beside(image: &Path, word: &str) -> Option<PathBuf> {
     Some(format!("{above}/{}{query}", encoded(name.as_bytes())).into())
 }
 
-/// Returns the word by which an image in `dir` refers to another: `../NAME` if that is its sibling, otherwise
-/// the location. The other may be known by another path or a URL, so it is the sibling if both have `names`,
-/// its disk and memory, with the same sizes and times.
+/// Returns the word by which the new image `dir` refers to its base `image`: `../NAME` if the directory NAME
+/// next to `dir` is that base, otherwise the location. The base may be known by another path or a URL, so the
+/// directory counts as the base if its files `names` (disk and memory) have the same sizes and times.
 fn word_of(dir: &Path, image: &Path, names: [&str; 2], ground: &Ground) -> Result<String, Failure> {
     let place = image.to_string_lossy().into_owned();
     let attr = |file: PathBuf| attr_of(&Location::of_word(file.as_os_str()).map_err(Failure::usage)?);

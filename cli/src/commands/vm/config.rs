@@ -81,6 +81,7 @@ pub struct HostConfig {
     pub machine_id: String,
 }
 
+// Names of the files in the directories of VMs; images have no `here.toml` and no identity.
 pub const CONFIG: &str = "vm.toml";
 pub const HERE: &str = "here.toml";
 pub const KERNEL: &str = "kernel";

@@ -57,7 +57,7 @@ impl<T: Write> Write for Bounded<T> {
     }
 }
 
-/// Writer that computes a digest.
+/// Writer that computes a digest and stores nothing.
 struct Sum(Digester);
 
 impl Write for Sum {

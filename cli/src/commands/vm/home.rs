@@ -313,6 +313,7 @@ const PID: &str = "pid";
 
 /// Runtime paths of a VM: its sockets, and the mount point of its memory.
 pub struct Run {
+    /// Directory of the VM's sockets.
     own: PathBuf,
     /// File with the supervisor's process id; valid while the supervisor holds the lock.
     supervisor: PathBuf,
@@ -377,7 +378,8 @@ impl Run {
         self.own.join(format!("share-{number}.sock"))
     }
 
-    /// Removes leftovers of a VMM that has not taken the guest over, and of its memory server.
+    /// Removes the sockets and the mount of a VMM that has not taken the guest over, and of its memory
+    /// server.
     pub fn remove_next(&self) {
         // Without root only fusermount3 may unmount the mount of a killed server.
         if fuse_dev::unmount(&self.memory, true).is_err_and(|errno| errno == Errno::PERM) {

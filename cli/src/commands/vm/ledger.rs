@@ -1,4 +1,4 @@
-//! Cost of a VM's start, by cause.
+//! Cost of a VM's start, in time and bytes, by cause; printed by `tombolo clone`, `vm resume` and `vm show`.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -28,6 +28,7 @@ pub struct Ledger {
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     begun: Instant,
+    /// Time of the last row.
     last: Instant,
 }
 
@@ -48,7 +49,7 @@ impl Ledger {
     }
 
     /// Charges the time since the last row to finding the image's cache, and counts the cache's work from now
-    /// on, including its work for other VMs. Does nothing if it counts already.
+    /// on, including its work for other VMs. Does nothing after the first call.
     pub fn reads_through(&mut self, control: &Path) {
         if self.cache.is_some() {
             return;

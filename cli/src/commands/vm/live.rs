@@ -10,8 +10,8 @@
 //! - The guest is paused. Its device state is written, the pages written meanwhile are sent to the memory's
 //!   server, and both servers put the drafts on top. None of this waits for a disk.
 //! - The guest continues. The frozen overlays become durable, the drafts get their final names, and last the
-//!   device state gets its own. A flush of the guest's disk is answered only once the disk's frozen overlay
-//!   is durable and its draft has its name.
+//!   device state gets its final name, with which the checkpoint exists. A flush of the guest's disk is
+//!   answered only once the disk's frozen overlay is durable and its draft has its final name.
 
 use std::fmt::Display;
 use std::fs::File;

@@ -1,6 +1,7 @@
 //! `tombolo vm run`: the supervisor and parent of a VM's processes. It starts the servers of memory, disk and
-//! shares, then the VMM, and ends all on a stop request, or when one of them has ended, except a server of
-//! shares or a VMM that another one has replaced. After a reset of the guest it starts another VMM.
+//! shares, then the VMM. It ends all of them on a stop request, or when the VMM or the server of memory or
+//! disk has ended, but not when a share's server or a replaced VMM has. After a reset of the guest it starts
+//! another VMM.
 
 use std::cell::RefCell;
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
-//! Events of a VM's processes: readiness, ends and requests to stop; and waits for ends, with a time limit
-//! after which callers kill.
+//! Events of a VM's processes (readiness, ends and requests to stop), and the wait for the end of one
+//! process. The supervisor has one [`Watch`], and each successor has another.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -37,11 +37,13 @@ const STOP_PATIENCE: Duration = Duration::from_secs(15);
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
+/// Queue of events. The threads of [`process`](Self::process) and [`output`](Self::output) send them.
 pub struct Watch {
     sender: Sender<Event>,
     events: Receiver<Event>,
     /// Events that [`ready`](Self::ready) has received, for [`end`](Self::end) to return or skip.
     aside: RefCell<VecDeque<Event>>,
+    /// Time limit for ends, set by the first stop request.
     stop_until: Cell<Option<Instant>>,
 }
 
@@ -132,6 +134,7 @@ impl Watch {
     }
 
     /// Returns `true` if a process ends in this time; without a limit, before the deadline of a stop request.
+    /// Drops the events that arrive meanwhile, since it is called only once all processes are to end.
     pub fn ends(&self, child: &mut Child, within: Option<Duration>) -> bool {
         let until = within.map(|within| Instant::now() + within);
         while matches!(child.try_wait(), Ok(None)) {

@@ -1,8 +1,8 @@
 //! Sessions added to a running proxy.
 //!
 //! Each session is as independent as possible: it has a plan like that of a server, with its own origin,
-//! options, front ends and subdirectory of the cache. Threads of its own create and end it, so that no session
-//! waits for the origin of another, and a panic in one does not affect the others.
+//! options, front ends and subdirectory of the cache. Threads of its own create and end it, so that no
+//! session waits for the origin of another, and a panic in one does not affect the others.
 
 mod answers;
 mod saved;

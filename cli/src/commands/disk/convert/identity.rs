@@ -1,4 +1,4 @@
-//! Versions of disks, so that an interrupted copy is not continued from another version.
+//! Identities of the source and the copy of a conversion: `--resume` starts over if one of them has changed.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -80,8 +80,9 @@ pub fn is_one_file(one: &DiskSource, other: &DiskSource) -> bool {
     known(other).is_ok_and(|other| known(one).is_ok_and(|one| one == other))
 }
 
-/// Returns an identifier of a copy. That of a local file differs from those of later files of the same name,
-/// if the file system records birth times, and of another format. Empty for a disk of an NBD server.
+/// Returns an identifier of a copy. For a local file it includes the format and, if the file system records
+/// it, the birth time, so that it differs from that of a later file of the same name. Empty for a disk of an
+/// NBD server.
 pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
     if let Some(location) = source.location() {
         let Attr { fsid, fileid, .. } = attr_of(location)?;

@@ -133,7 +133,9 @@ struct Conversion {
     version: Version,
     target: Target,
     copy: Arc<dyn BlockDevice>,
+    /// `true` if the copy reads as zeroes from `start` on.
     is_blank: bool,
+    /// Offset in bytes up to which an earlier conversion has copied the data.
     start: u64,
     records: Records,
 }

@@ -31,6 +31,7 @@ impl Record {
 /// Storage of the record of a conversion into one disk; locks out this user's other conversions into it.
 pub struct Records {
     state: Option<ServerState>,
+    /// `true` if there is a record; otherwise the state directory is removed on drop.
     is_written: bool,
 }
 

@@ -25,6 +25,7 @@ struct CopyProgress {
     servers: Vec<Watched>,
     /// Total size of all sources measured so far.
     total_bytes: AtomicU64,
+    /// Number of sources whose size is still being measured.
     measuring: AtomicU64,
     is_over: AtomicBool,
 }

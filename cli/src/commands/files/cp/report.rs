@@ -26,7 +26,9 @@ pub struct Report {
     /// Target tree, whose server may map the user to another.
     to: Tree,
     stopped: OnceLock<StopSignal>,
+    /// Path and size in bytes of the first partial files that were retained.
     parts: Mutex<VecDeque<(Vec<u8>, u64)>>,
+    /// Number of all partial files that were retained.
     parts_count: AtomicU64,
 }
 

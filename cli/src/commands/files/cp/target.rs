@@ -91,8 +91,8 @@ impl Target {
     /// directory.
     pub fn name_for(&self, source: Option<&NameBuf>) -> Option<To> {
         let name = self.name.clone().or_else(|| source.cloned())?;
-        // If the names of copy and source differ, only a mark of the unfinished copy distinguishes it, for a
-        // repeated command, from a directory to copy into.
+        // The target names the copy. If the copy is interrupted and the command repeated, the target exists,
+        // and would be taken for a directory to copy into: until then a file in it marks it as unfinished.
         let may_be_taken_for_a_place = self.name.is_some() && !self.is_name;
         let unfinished = source.filter(|_| may_be_taken_for_a_place);
         let unfinished = unfinished.and_then(|source| unfinished_name(source.as_name()).ok());
