@@ -22,7 +22,6 @@ pub struct Sandbox<'a> {
     log: Option<&'a File>,
 }
 
-/// The result of entering a sandbox.
 pub struct Closed {
     pub status: SandboxStatus,
     /// Helper outside the sandbox that opens files by handle; `None` if none is needed.

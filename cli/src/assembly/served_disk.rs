@@ -75,7 +75,6 @@ impl PreparedDisk {
         Ok(Self { plan: plan.clone(), sockets, nbd, opened, layers, pool })
     }
 
-    /// Returns the needs of serving the disk.
     pub fn needs(&self) -> Needs {
         let mut needs = self.plan.source.needs();
         let made = self.sockets.iter().map(GuestSocket::path).chain(self.nbd.paths());
@@ -215,7 +214,6 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// Adds the disk's counters to those of the server.
     pub fn add_to(&self, counted: &mut Counted) {
         let name = || self.plan.name.clone();
         counted.exports.push((name(), Arc::clone(&self.counters)));
@@ -341,7 +339,6 @@ impl DiskAnswers {
     }
 }
 
-/// Waits for the result of a resize.
 fn wait<T>(disk: &dyn BlockDevice, resized: Answer<T>) -> Result<T, String> {
     disk.submit();
     resized.wait().map_err(|error| match error {

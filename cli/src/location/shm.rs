@@ -79,7 +79,6 @@ impl ShmLocation {
         }
     }
 
-    /// Appends a name.
     pub fn append(&mut self, name: &str) {
         if !self.path.ends_with('/') {
             self.path.push('/');

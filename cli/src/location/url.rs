@@ -23,7 +23,6 @@ pub struct NfsUrl {
     pub options: NfsOptions,
 }
 
-/// Access through ssh(1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ssh {
     /// User on the other host; by default ssh determines it.
@@ -49,7 +48,6 @@ impl NfsUrl {
         }
     }
 
-    /// Returns the URL without options.
     fn bare(&self) -> Self {
         Self { options: NfsOptions::default(), ..self.clone() }
     }

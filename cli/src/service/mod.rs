@@ -52,7 +52,6 @@ pub const DEFAULT_SESSION: &str = "default";
 pub struct Counted {
     /// Operation counters of the exports, by name.
     pub exports: Vec<(String, Arc<ExportCounters>)>,
-    /// Counters of the NFS ports.
     pub nfs: Vec<NfsCounts>,
     /// Clients of other servers, by export.
     pub clients: Vec<(String, Arc<NfsExport>)>,
@@ -88,7 +87,6 @@ impl Service {
         drop(ended);
     }
 
-    /// Returns the present counters of all sessions.
     pub fn counters(&self) -> Counters {
         let uptime_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut counters = Counters { uptime_ns, ..Counters::default() };

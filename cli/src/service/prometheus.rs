@@ -44,7 +44,6 @@ pub fn serve(listeners: Vec<TcpListener>, service: &Arc<Service>) -> Result<Vec<
     listeners.into_iter().map(start).collect()
 }
 
-/// Formats the counters as metrics.
 fn text(counters: Counters) -> String {
     let mut registry = Registry::with_prefix("tombolo");
     registry.register_collector(Box::new(Snapshot(counters)));

@@ -34,7 +34,6 @@ pub struct EndpointStatus {
     pub kind: String,
     /// Socket, memory, mount point or address; `stdio` for standard input and output.
     pub at: String,
-    /// Name of the export.
     pub export: String,
 }
 

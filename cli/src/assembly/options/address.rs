@@ -7,11 +7,9 @@ use std::str::FromStr;
 use crate::failure::{Failure, OrCannot};
 use crate::location::Host;
 
-/// Address to listen at.
-///
-/// A port alone is for this host only. With a `:` or `*:` in front it is for all interfaces, as in most
-/// servers (QEMU's `-vnc :0` and `hostfwd=tcp::2222-:22`, Prometheus, nginx); IPv4 only, so that nothing is
-/// exposed by accident.
+/// Address to listen at. A port alone is for this host only. With a `:` or `*:` in front it is for all
+/// interfaces, as in most servers (QEMU's `-vnc :0` and `hostfwd=tcp::2222-:22`, Prometheus, nginx); IPv4
+/// only, so that nothing is exposed by accident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
     host: Host,

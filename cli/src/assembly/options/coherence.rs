@@ -3,7 +3,6 @@
 use clap::ValueEnum;
 use serde::Deserialize;
 
-/// Cache policy of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Coherence {

@@ -147,7 +147,6 @@ pub struct DiskServerOptions {
     pub metrics: Option<ListenAddress>,
 }
 
-/// Image formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ImageFormat {

@@ -4,7 +4,6 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use tombolo_shm::doorbell::Mode;
 
-/// A way of waiting for the peer of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Doorbell {

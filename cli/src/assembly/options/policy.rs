@@ -77,7 +77,6 @@ impl CacheSettings {
         Ok(())
     }
 
-    /// Returns the write mode, if set.
     pub fn mode(&self) -> Option<CacheMode> {
         self.mode
     }

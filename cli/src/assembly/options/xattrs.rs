@@ -3,7 +3,6 @@
 use clap::ValueEnum;
 use serde::Deserialize;
 
-/// Visibility of extended attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Xattrs {

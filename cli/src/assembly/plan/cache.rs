@@ -154,7 +154,6 @@ impl CachePlan {
         needs
     }
 
-    /// Returns the maximum amount of cached data.
     pub fn capacity_bytes(&self) -> u64 {
         self.store.capacity_bytes
     }
@@ -262,7 +261,6 @@ impl CachePlan {
         }
     }
 
-    /// Returns the name of the write mode.
     pub fn mode(&self) -> &'static str {
         match self.write_back {
             Some(_) => "write-back",

@@ -41,7 +41,6 @@ pub enum DiskSource {
     File(Location),
 }
 
-/// A disk with its name and options.
 #[derive(Clone, Debug)]
 pub struct DiskPlan {
     pub name: String,
@@ -267,7 +266,6 @@ impl DiskSource {
 /// Session in which a disk that is a file is opened.
 const SESSION: SessionId = SessionId(0);
 
-/// Opens a file at a location as a disk.
 pub fn open_file(location: &Location, options: &DiskOpenOptions) -> Result<OpenedDisk, Failure> {
     let DiskOpenOptions { read_only, .. } = *options;
     let Myself { identity, .. } = Myself::ask();

@@ -21,7 +21,6 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// Returns the local files of the layer.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.source.file().into_iter().chain(self.data_file.as_deref())
     }

@@ -79,7 +79,6 @@ pub struct FrontEnds {
     /// Extended attributes for guests, mounts and shared-memory clients.
     pub xattrs: Xattrs,
     pub nfs: NfsPlan,
-    /// Shared-memory endpoints.
     pub shm: ShmPlan,
 }
 

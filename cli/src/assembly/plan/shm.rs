@@ -73,7 +73,6 @@ impl ShmPlan {
         Ok(())
     }
 
-    /// Validates the shared-memory options.
     pub fn new(options: &mut ServerOptions, exports: &[PlannedExport]) -> Result<Self, Failure> {
         let none = options.shm.is_empty() && options.shm_file.is_empty();
         for (given, problem, nothing) in [

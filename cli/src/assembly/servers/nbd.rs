@@ -82,7 +82,6 @@ impl NbdSockets {
         Ok(())
     }
 
-    /// Returns the paths of the UNIX sockets.
     pub fn paths(&self) -> impl Iterator<Item = PathBuf> {
         self.places.iter().filter_map(|place| place.address.strip_prefix("unix:").map(PathBuf::from))
     }

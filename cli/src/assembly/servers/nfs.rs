@@ -68,7 +68,6 @@ impl BoundPorts {
 }
 
 impl NfsServers {
-    /// Starts the planned servers on the bound ports.
     pub fn start(plan: &Plan, bound_ports: BoundPorts, state: &DurableState) -> Result<Self, Failure> {
         let tls = tls(&plan.front_ends.nfs)?;
         let mut ports = Vec::with_capacity(plan.front_ends.nfs.ports.len());

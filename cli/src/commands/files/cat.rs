@@ -48,7 +48,6 @@ impl CatArgs {
     }
 }
 
-/// State of the reader of standard output.
 enum Reader {
     Listens,
     Left,

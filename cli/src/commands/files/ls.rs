@@ -73,7 +73,6 @@ Examples:
   tombolo ls -l nfs://server/export
   tombolo ls -R --json nfs://server:20049/src | jq '.[] | select(.size > 1000000) | .path'";
 
-/// A listed file.
 struct Row {
     name: Vec<u8>,
     /// Path, or the location as given.
@@ -328,7 +327,6 @@ pub fn print(text: &str) -> Outcome {
     }
 }
 
-/// Prints a value as JSON.
 pub fn print_json(value: &impl Serialize) -> Outcome {
     print(&serde_json::to_string_pretty(value).or_cannot("write JSON")?)
 }

@@ -140,7 +140,6 @@ impl Facts {
     }
 }
 
-/// Returns the name of a file given as `location`.
 pub fn given_name(location: &Location, place: &OpenPath) -> String {
     own_name(location).map_or_else(|| place.word.clone(), |name| shown::name(name.as_name().as_bytes()))
 }

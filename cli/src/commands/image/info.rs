@@ -39,9 +39,7 @@ Examples:
 #[derive(Serialize)]
 struct Info {
     files: Vec<FileInfo>,
-    /// Number of steps in the start trace.
     trace_steps: usize,
-    /// Bytes that the trace lists.
     trace_bytes: u64,
 }
 

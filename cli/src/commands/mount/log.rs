@@ -56,7 +56,6 @@ impl Log {
     }
 }
 
-/// Opens an existing log for appending.
 pub fn append(path: &Path) -> io::Result<File> {
     File::options().append(true).open(path)
 }

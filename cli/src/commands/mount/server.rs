@@ -205,7 +205,6 @@ pub fn reason(error: &MountError) -> Reason {
     }
 }
 
-/// Reports that the mount is ready.
 fn announce(
     mount: &Mount,
     coherence: Coherence,

@@ -15,7 +15,6 @@ pub struct Source {
     before: Counters,
 }
 
-/// A sample of a server's counters.
 pub struct Sample {
     pub socket: PathBuf,
     pub status: Status,

@@ -17,7 +17,6 @@ pub fn as_tables(samples: &[Sample]) -> String {
     samples.iter().map(as_text).collect::<Vec<_>>().join("\n\n")
 }
 
-/// Formats all servers as one line of JSON.
 pub fn as_json(samples: &[Sample]) -> String {
     json!({ "servers": samples.iter().map(server_json).collect::<Vec<_>>() }).to_string()
 }
@@ -54,7 +53,6 @@ fn port_line(sample: &Sample, address: &str, nfs: &NfsCounters) -> String {
     )
 }
 
-/// Formats the current load of a disk.
 fn disk_line(sample: &Sample, name: &str, under_way: u64) -> String {
     let seconds = sample.recent.seconds().max(f64::MIN_POSITIVE);
     let of = |operation: &str| {

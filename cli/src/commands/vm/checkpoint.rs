@@ -149,7 +149,6 @@ pub fn restore(home: &Home, number: Option<u32>) -> Outcome {
     print(&format!("{0} is suspended at checkpoint {wanted}; continue with tombolo vm resume {0}", home.name))
 }
 
-/// Returns a table row for each checkpoint.
 pub fn rows(home: &Home) -> Result<Vec<Vec<String>>, Failure> {
     let row = |checkpoint: chain::Checkpoint| {
         let since = checkpoint.time.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -93,7 +93,6 @@ impl Home {
         Self::at(state, &path, name)
     }
 
-    /// Creates the directory of a new VM.
     pub fn create(name: &str) -> Result<Self, Failure> {
         let (state, path) = state_dir()?;
         let path = path.join(format!("{PREFIX}{name}"));
@@ -368,12 +367,10 @@ impl Run {
         fs::read_to_string(&self.supervisor)?.parse().map_err(io::Error::other)
     }
 
-    /// Returns the socket of a share's server.
     pub fn share(&self, number: usize) -> PathBuf {
         self.own.join(format!("share-{number}"))
     }
 
-    /// Returns the control socket of a share's server.
     pub fn share_control(&self, number: usize) -> PathBuf {
         self.own.join(format!("share-{number}.sock"))
     }

@@ -281,7 +281,6 @@ impl Image {
         })
     }
 
-    /// Creates the overlays over an incremental image.
     fn begin_over(&mut self, home: &Home, bases: &[PathBuf]) -> Outcome {
         for base in bases {
             check_files(base)?;
@@ -414,7 +413,6 @@ pub fn fetch_boot_files(home: &Home) -> Outcome {
 /// Directory in that of a VM, for incomplete copies of boot files.
 const BOOT_DRAFT: &str = "boot.new";
 
-/// Creates an overlay over these bases.
 pub fn begin_at(path: &Path, bases: Bases) -> Outcome {
     OverlaySource::new(path.to_owned(), &bases.options()).create(None, Access::PRIVATE)
 }

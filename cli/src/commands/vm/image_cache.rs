@@ -77,7 +77,6 @@ impl CacheArgs {
         Ok(Self { dir, ..self })
     }
 
-    /// Returns `true` if no option is set.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }

@@ -311,7 +311,6 @@ fn whole(path: &Path) -> Result<PathBuf, Failure> {
     absolute(path).or_cannot(format_args!("find {}", path.display()))
 }
 
-/// Returns the best available accelerator.
 fn accelerator() -> &'static str {
     let kvm = fs::File::options().read(true).write(true).open("/dev/kvm");
     if kvm.is_ok() { "kvm" } else { "tcg" }
@@ -366,7 +365,6 @@ fn suspend(name: &str, to: Option<&Path>, how: &ImageArgs) -> Outcome {
     to.map_or(Ok(()), |dir| image::make(&home, &dir, how))
 }
 
-/// Resumes the VM and prints the cost.
 fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
     running::resume(home, ledger)?;
     print(&ledger.shown())

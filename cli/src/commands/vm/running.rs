@@ -317,7 +317,6 @@ pub fn unresponsive(home: &Home, doing: &str, what: &str) -> Failure {
     )
 }
 
-/// Connects to the monitor of a running VMM.
 fn connect(home: &Home, doing: &str) -> Result<Monitor, Failure> {
     Monitor::connect(&home.run().monitor, || false, PATIENCE).map_err(failed(home, doing))
 }
@@ -467,7 +466,6 @@ pub fn settled(home: &Home, end: Result<(), String>) -> Phase {
     }
 }
 
-/// Returns the path of the file mapped by the VMM.
 fn memory_of(home: &Home) -> Result<PathBuf, Failure> {
     let is_overlay = home.here()?.memory.is_some();
     Ok(if is_overlay { home.run().memory.join(MEMORY) } else { home.file(MEMORY) })

@@ -71,7 +71,6 @@ pub fn add_words(command: &mut Command, share: &Share, run: &Run, number: usize)
     command.arg(export).arg("--virtiofs").arg(socket).arg("--control").arg(run.share_control(number));
 }
 
-/// Connects the VMM to the servers.
 pub fn connect(shares: &[Share], run: &Run, monitor: &mut Monitor) -> Outcome {
     each(shares, |number, _| monitor.connect_share(number, &run.share(number)))
 }

@@ -382,7 +382,6 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts the servers of the guest's shares.
     fn shares(vm: &Vm<'_>) -> Result<Vec<Self>, Failure> {
         let shares = vm.home.here()?.shares;
         shares.iter().enumerate().map(|(number, share)| Self::share(vm, number, share)).collect()
@@ -403,7 +402,6 @@ impl Server {
         Ok(Self { what, child, output, layers: None })
     }
 
-    /// Waits until the server is ready.
     pub fn is_ready(&mut self, vm: &Vm<'_>, part: Part) -> Outcome {
         let starting = format!("serve the {} of VM {}", self.what, vm.home.name);
         let watching = |error| Failure::cannot(&starting, &error);

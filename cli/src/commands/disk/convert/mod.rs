@@ -370,7 +370,6 @@ impl Conversion {
 }
 
 impl Done {
-    /// Returns the result in one line.
     fn text(&self) -> String {
         let copied_bytes = self.data_bytes + self.zero_bytes;
         let rate = (copied_bytes as f64 / self.seconds.max(0.001)) as u64;

@@ -64,7 +64,6 @@ impl Records {
         state.files().write(RECORD, &bytes).map_err(std::io::Error::other)
     }
 
-    /// Removes the record.
     pub fn forget(&mut self) {
         if let Some(state) = &self.state {
             let _ = std::fs::remove_file(state.path().join(RECORD));

@@ -210,7 +210,6 @@ impl CpArgs {
     }
 }
 
-/// Returns the result in one line.
 fn summary(tally: &Tally, seconds: f64) -> String {
     let mut parts = vec![counted(tally.files, "file", "files")];
     for (count, one, many) in [
