@@ -69,8 +69,8 @@ impl Socket {
     }
 }
 
-/// Factory of links over memory that both sides can write, to a server with another kernel: one link at a time.
-/// A server that died is noticed within five seconds, with a bell within six.
+/// Factory of links over memory that both sides can write, to a server with another kernel: one link at a
+/// time. The death of a server is noticed within five seconds, with a bell within six.
 pub struct Memory {
     location: MemoryLocation,
     bell: Option<Arc<BellSource>>,

@@ -16,7 +16,8 @@
 //! Non-goals: rings, doorbells and memory (`tombolo_host_links`, `tombolo_shm`), connecting
 //! (`tombolo_host_links::connect`).
 //!
-//! Main types: [`VrpcExport`], [`Connect`] with [`Socket`] and [`Memory`], [`VrpcFileSystem`], [`LinkLossPolicy`].
+//! Main types: [`VrpcExport`], [`Connect`] ([`Socket`], [`Memory`]), [`VrpcFileSystem`],
+//! [`LinkLossPolicy`].
 //!
 //! Reading order: `callers`, `released`, `slab`, `nodes`, `openings`, `bulk_memory`, `frame` and `connect`;
 //! `link`; `reply`, `request`; `recovery`, `owned` (requests to send again), `behind`; `links`; `supervisor`,

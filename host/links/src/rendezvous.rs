@@ -186,6 +186,7 @@ enum LinkStage {
     Running {
         handle: LinkHandle,
         poll_interval: Duration,
+        mirror: Option<Mirror>,
     },
     /// Ended, but requests are still in progress, whose answers may be written to the memory.
     Ending {
@@ -203,14 +204,14 @@ impl PageServer {
             ServerStep::Over(end) => self.end(end.into()),
         }
         match std::mem::replace(&mut self.stage, LinkStage::Free) {
-            LinkStage::Running { handle, poll_interval } => match handle.end() {
+            LinkStage::Running { handle, poll_interval, mirror } => match handle.end() {
                 Some(end) => {
                     self.handshake.goodbye(&goodbye(&end))?;
                     self.stage = LinkStage::Ending { handle };
                 }
                 None => {
                     self.observe(&handle);
-                    self.stage = LinkStage::Running { handle, poll_interval };
+                    self.stage = LinkStage::Running { handle, poll_interval, mirror };
                 }
             },
             // The next client gets the same memory, so it must wait until no late answer can be written: the
@@ -304,7 +305,7 @@ impl PageServer {
         match served {
             Ok(handle) => {
                 tracing::info!(link = &*peer.label, export = peer.export, slots, bell, "link made");
-                self.stage = LinkStage::Running { handle, poll_interval };
+                self.stage = LinkStage::Running { handle, poll_interval, mirror };
                 *lock(&self.current.guest) = Some(Guest::new(peer));
                 self.current.changes.notify();
             }
@@ -390,9 +391,14 @@ pub fn join(
         ClientHandshake::new(memory.region.clone(), memory.total, hello, token, Instant::now())?;
     let ends = wait(&mut handshake, options.timeout)?;
     let poll_interval = poll_interval(&ends);
-    let started = BellSource::attached(memory.bell.as_ref(), ends)
-        .map_err(JoinError::from)
-        .and_then(|ends| Ok(Line::start(&ends, label, mode)?));
+    let start = |ends: Ends| {
+        let line = Line::start(&ends, label, mode)?;
+        if let Some(window) = mirrored_window(&ends)? {
+            line.set_window(window);
+        }
+        Ok(line)
+    };
+    let started = BellSource::attached(memory.bell.as_ref(), ends).map_err(JoinError::from).and_then(start);
     let line = started.inspect_err(|error| {
         // Otherwise the server would hold the link until the heartbeat is missed.
         let end = EndReason::Failed(error.to_string().into());

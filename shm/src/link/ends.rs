@@ -125,6 +125,13 @@ impl Extent {
         }
     }
 
+    /// Returns the offset in the region of the last `len` bytes of this end; `None` if the layout needs some
+    /// of them.
+    pub fn tail(&self, len: u64, layout: &Layout) -> Option<usize> {
+        let offset = self.len().checked_sub(len).filter(|offset| *offset >= layout.bytes())?;
+        self.place(offset, len).ok()
+    }
+
     /// Copies `out.len()` bytes from `offset` of this extent. Each byte has a value that it had in the region
     /// at some time during the call.
     #[inline]

@@ -1,8 +1,8 @@
 //! Mirrors: copies of a window for guests, each in memory that the guest can write.
 //!
-//! A mirror has the window's own counts, so that a version that the server took from the window holds in the
-//! mirror exactly while it holds in the window. Additions are made to all of them under a shared lock; a mirror
-//! is copied under the exclusive one, when no addition is half made.
+//! A mirror has the same counts as the window, so that a version that the server took from the window holds
+//! in the mirror exactly while it holds in the window. Every addition is made to all of them under a shared
+//! lock. A new mirror is copied under the exclusive lock, so that it misses no addition and has none twice.
 
 use std::sync::{Arc, PoisonError, RwLock};
 

@@ -52,15 +52,12 @@ impl Window {
     pub fn create() -> Result<Self, RegionError> {
         let own = Sealed::create("tombolo-window", WINDOW_BYTES)?;
         let places = RandomState::new();
-        // The shift leaves half of the numbers for increments of the epoch.
+        // The epoch begins in the lower half of the numbers, so that incrementing it never wraps.
         let counts = format(own.region(), 0, places.hash_one(MAGIC) >> 1)?;
         let memory =
             own.as_fd().try_clone_to_owned().map_err(|error| RegionError::io("the window", error))?;
-        let places = RandomState::new();
-        let readable = Counts::of(head.as_lines(), slots.as_lines());
-        // The epoch begins in the lower half of the numbers, so that incrementing it never wraps.
-        let counts = Counts::begin(head, slots, places.hash_one(MAGIC) >> 1);
-        Ok(Self { counts, readable, memory: Arc::new(memory), places })
+        let readable = counts.as_readable();
+        Ok(Self { counts: MirroredCounts::new(counts), readable, memory: Arc::new(memory), places })
     }
 
     /// Returns the slot of a file, by its device and inode numbers.
@@ -96,9 +93,9 @@ impl Window {
         self.counts.each(Counts::everything);
     }
 
-    /// Writes a copy of the window to the [`WINDOW_BYTES`] from `offset` of `memory`, and counts there too until
-    /// the result is dropped. Changes wait meanwhile, for about 0.1 ms. Fails if the memory is read-only or
-    /// shorter, or `offset` is not aligned to a cache line.
+    /// Copies the window to the [`WINDOW_BYTES`] from `offset` of `memory`, and counts changes there too until
+    /// the result is dropped. Changes block while the window is copied, for about 0.1 ms. Fails if the memory
+    /// is read-only or shorter, or `offset` is not aligned to a cache line.
     pub fn mirror(&self, memory: &Region, offset: usize) -> Result<WindowMirror, RegionError> {
         Ok(self.counts.add(format(memory, offset, 0)?))
     }
@@ -123,8 +120,8 @@ pub struct WindowReader {
 
 impl WindowReader {
     /// Maps a window for reading.
-    pub fn map(memory: OwnedFd) -> Result<Self, RegionError> {
-        Self::at(&sealed::map_peer(&memory, WINDOW_BYTES)?, 0)
+    pub fn map(memory: impl AsFd) -> Result<Self, RegionError> {
+        Self::at(&sealed::map_peer(memory, WINDOW_BYTES)?, 0)
     }
 
     /// Returns the reader of the window at `offset` of a region. If other processes can write the region, the

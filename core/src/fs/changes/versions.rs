@@ -37,7 +37,7 @@ pub trait Versions: Send + Sync {
     /// (docs/formats/window.md).
     fn window(&self) -> Option<Arc<OwnedFd>>;
 
-    /// Keeps a mirror of the window at `offset` of `memory`, for a reader with another kernel, until the result
-    /// is dropped. Returns `None` if there is no window, or the memory is too small for it.
+    /// Maintains a mirror of the window at `offset` of `memory`, for a reader with another kernel, until the
+    /// result is dropped. Returns `None` if there is no window, or the memory is too small for it.
     fn mirror(&self, memory: &Region, offset: usize) -> Option<Box<dyn Send + Sync>>;
 }

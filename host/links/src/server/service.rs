@@ -37,8 +37,8 @@ pub trait Session: Send + Sync {
         None
     }
 
-    /// Keeps a mirror of the window for the peer at `offset` of `memory`, until the result is dropped; `None` if
-    /// there is no window. Called before the link begins.
+    /// Maintains a mirror of the window for the peer at `offset` of `memory`, until the result is dropped.
+    /// Returns `None` if there is no window. Called before the link begins.
     fn mirror_window(&self, _memory: &Region, _offset: usize) -> Option<Box<dyn Send + Sync>> {
         None
     }
