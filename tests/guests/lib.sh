@@ -75,6 +75,14 @@ program() { # NAME
     echo "$path"
 }
 
+# The newest build of the library for programs in C; that of the Rust tests will do.
+c_library() {
+    local built=("$repository"/target/{release,planted/debug/deps,debug/deps}/libtombolo.so)
+    built=$(ls -t "${built[@]}" 2>/dev/null | head -n 1)
+    [ -n "$built" ] || make -s -C "$repository" c-library >&2
+    realpath "${TOMBOLO_LIBRARY:-${built:-$repository/target/release/libtombolo.so}}"
+}
+
 # Prints where a `tombolo` is that runs in any guest: linked statically, and without what only debuggers read.
 static_tombolo() {
     local built stripped
