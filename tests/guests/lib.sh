@@ -75,12 +75,16 @@ program() { # NAME
     echo "$path"
 }
 
-# The newest build of the library for programs in C; that of the Rust tests will do.
+# Prints where the library for programs in C is: its newest build, which may be that of the Rust tests. TOMBOLO_LIBRARY names another.
 c_library() {
-    local built=("$repository"/target/{release,planted/debug/deps,debug/deps}/libtombolo.so)
-    built=$(ls -t "${built[@]}" 2>/dev/null | head -n 1)
-    [ -n "$built" ] || make -s -C "$repository" c-library >&2
-    realpath "${TOMBOLO_LIBRARY:-${built:-$repository/target/release/libtombolo.so}}"
+    local built newest=${TOMBOLO_LIBRARY:-}
+    if [ -z "$newest" ]; then
+        for built in "$repository"/target/{release,planted/debug/deps,debug/deps}/libtombolo.so; do
+            if [ -e "$built" ] && [ ! "$built" -ot "$newest" ]; then newest=$built; fi
+        done
+    fi
+    [ -e "$newest" ] || make -s -C "$repository" c-library >&2
+    realpath "${newest:-$repository/target/release/libtombolo.so}"
 }
 
 # Prints where a `tombolo` is that runs in any guest: linked statically, and without what only debuggers read.

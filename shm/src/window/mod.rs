@@ -95,7 +95,7 @@ impl Window {
 
     /// Copies the window to the [`WINDOW_BYTES`] from `offset` of `memory`, and counts changes in the copy too
     /// until the result is dropped. Changes block while the window is copied, for about 0.1 ms. Fails if the
-    /// memory is read-only or shorter, or `offset` is not aligned to a cache line.
+    /// memory is read-only or too short, or if `offset` is not aligned to a cache line.
     pub fn mirror(&self, memory: &Region, offset: usize) -> Result<WindowMirror, RegionError> {
         Ok(self.counts.add(format(memory, offset, 0)?))
     }
