@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{Attr, FileSystem, NodeId, Version, Versions};
 use tombolo_core::{Answer, Ctx};
-use tombolo_mem::Region;
-use tombolo_shm::window::Window;
+use tombolo_mem::{LinesMut, Region};
+use tombolo_shm::window::{Counts, Window};
 
 use crate::changes::Victim;
 use crate::state::{ExportState, LocalSession, Session};
@@ -76,17 +76,30 @@ enum WindowSlot {
     Any,
 }
 
+impl WindowSlot {
+    /// Returns the slot, if it is known.
+    fn one(&self) -> Option<u32> {
+        if let Self::One(slot) = *self { Some(slot) } else { None }
+    }
+
+    /// Ends a change by `add`, or by a new epoch if it may concern any file.
+    fn end(&self, counts: &Counts<LinesMut>, add: fn(&Counts<LinesMut>, u32)) {
+        match *self {
+            Self::None => {}
+            Self::One(slot) => add(counts, slot),
+            Self::Any => counts.everything(),
+        }
+    }
+}
+
 impl Session {
     /// Begins a change of these files, which ends when the result is dropped.
     #[inline]
     pub(crate) fn changing<const N: usize>(&self, files: [ChangedFile; N]) -> Changing<'_, N> {
         let begun = self.counting().map(|window| {
             let slots = files.map(|file| self.slot(window, file));
-            for slot in slots {
-                if let WindowSlot::One(slot) = slot {
-                    window.begun(slot);
-                }
-            }
+            window
+                .count(|counts| slots.iter().filter_map(WindowSlot::one).for_each(|slot| counts.begun(slot)));
             (window, slots)
         });
         Changing { session: self, files, begun }
@@ -123,11 +136,8 @@ impl<const N: usize> Changing<'_, N> {
         // Prevents counting on drop.
         self.files = [ChangedFile::Victim(Victim::None); N];
         let Some((window, slots)) = self.begun.take() else { return };
-        for slot in slots {
-            if let WindowSlot::One(slot) = slot {
-                window.unchanged(slot);
-            }
-        }
+        window
+            .count(|counts| slots.iter().filter_map(WindowSlot::one).for_each(|slot| counts.unchanged(slot)));
     }
 }
 
@@ -136,13 +146,7 @@ impl<const N: usize> Drop for Changing<'_, N> {
     fn drop(&mut self) {
         match self.begun {
             Some((window, slots)) => {
-                for slot in slots {
-                    match slot {
-                        WindowSlot::None => {}
-                        WindowSlot::One(slot) => window.ended(slot),
-                        WindowSlot::Any => window.everything(),
-                    }
-                }
+                window.count(|counts| slots.iter().for_each(|slot| slot.end(counts, Counts::ended)));
             }
             // A session may have subscribed since the check, and have read state from before the change.
             None => {
@@ -157,13 +161,8 @@ impl<const N: usize> Drop for Changing<'_, N> {
 impl<const N: usize> Changing<'_, N> {
     #[cold]
     fn end_uncounted(&self, window: &Window) {
-        for file in self.files {
-            match self.session.slot(window, file) {
-                WindowSlot::None => {}
-                WindowSlot::One(slot) => window.changed(slot),
-                WindowSlot::Any => window.everything(),
-            }
-        }
+        let slots = self.files.map(|file| self.session.slot(window, file));
+        window.count(|counts| slots.iter().for_each(|slot| slot.end(counts, Counts::changed)));
     }
 }
 
@@ -184,14 +183,15 @@ impl ExportState {
     /// Counts a change to the file with this key whose start was not counted, such as one by another process.
     pub(crate) fn changed_uncounted(&self, key: &Key) {
         if let Some(Some(window)) = self.window.get() {
-            window.changed(slot_of(window, key));
+            let slot = slot_of(window, key);
+            window.count(|counts| counts.changed(slot));
         }
     }
 
     /// Counts a change of unknown extent, which invalidates the versions of all files.
     pub(crate) fn changed_everything(&self) {
         if let Some(Some(window)) = self.window.get() {
-            window.everything();
+            window.count(Counts::everything);
         }
     }
 }

@@ -31,7 +31,7 @@ impl MirroredCounts {
         Self { own, all: List::default() }
     }
 
-    /// Makes one addition to the window and to each mirror.
+    /// Makes the additions of `add` to the window and to each mirror.
     #[inline]
     pub(super) fn each(&self, add: impl Fn(&Counts<LinesMut>)) {
         let mirrors = self.all.read().unwrap_or_else(PoisonError::into_inner);
@@ -76,19 +76,19 @@ mod tests {
     #[test]
     fn versions_hold_in_mirror_while_they_hold_in_window() {
         let window = Window::create().expect("a window");
-        (0..9).for_each(|slot| window.changed(slot));
-        window.begun(3);
+        (0..9).for_each(|slot| window.count(|counts| counts.changed(slot)));
+        window.count(|counts| counts.begun(3));
         let (mirror, reader) = mirrored(&window);
         assert_eq!(reader.counts().version(3), None, "a change that has begun before");
-        window.ended(3);
+        window.count(|counts| counts.ended(3));
         for slot in [0, 3, 8, 77, SLOTS - 1] {
             let version = window.readable().version(slot).expect("nothing in progress");
             assert!(reader.counts().holds(&version), "{slot}");
-            window.changed(slot);
+            window.count(|counts| counts.changed(slot));
             assert!(!reader.counts().holds(&version), "{slot}");
         }
         let version = window.readable().version(5).expect("nothing in progress");
-        window.everything();
+        window.count(Counts::everything);
         assert!(!reader.counts().holds(&version));
         let version = window.readable().version(5).expect("nothing in progress");
         assert!(reader.counts().holds(&version));
@@ -101,8 +101,8 @@ mod tests {
         let (window, stop) = (Window::create().expect("a window"), AtomicBool::new(false));
         let changes = || {
             while !stop.load(Ordering::Relaxed) {
-                (0..64).for_each(|slot| window.begun(slot));
-                (0..64).for_each(|slot| window.ended(slot));
+                window.count(|counts| (0..64).for_each(|slot| counts.begun(slot)));
+                (0..64).for_each(|slot| window.count(|counts| counts.ended(slot)));
             }
         };
         let mirrors = std::thread::scope(|scope| {

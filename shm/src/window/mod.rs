@@ -65,36 +65,14 @@ impl Window {
         self.places.hash_one((device, inode)) as u32 % SLOTS
     }
 
-    /// Begins a change: see [`Counts::begun`].
+    /// Makes the additions of `add` to the window and to each mirror, all of them before it returns.
     #[inline]
-    pub fn begun(&self, slot: u32) {
-        self.counts.each(|counts| counts.begun(slot));
+    pub fn count(&self, add: impl Fn(&Counts<LinesMut>)) {
+        self.counts.each(add);
     }
 
-    /// Ends a change that has begun: see [`Counts::ended`].
-    #[inline]
-    pub fn ended(&self, slot: u32) {
-        self.counts.each(|counts| counts.ended(slot));
-    }
-
-    /// Ends a change that has begun but had no effect: see [`Counts::unchanged`].
-    #[inline]
-    pub fn unchanged(&self, slot: u32) {
-        self.counts.each(|counts| counts.unchanged(slot));
-    }
-
-    /// Counts a change whose begin was not counted: see [`Counts::changed`].
-    pub fn changed(&self, slot: u32) {
-        self.counts.each(|counts| counts.changed(slot));
-    }
-
-    /// Invalidates all versions: see [`Counts::everything`].
-    pub fn everything(&self) {
-        self.counts.each(Counts::everything);
-    }
-
-    /// Copies the window to the [`WINDOW_BYTES`] from `offset` of `memory`, and counts changes in the copy too
-    /// until the result is dropped. Changes block while the window is copied, for about 0.1 ms. Fails if the
+    /// Copies the window to the [`WINDOW_BYTES`] from `offset` of `memory`, and counts changes in both until
+    /// the result is dropped. Changes block while the window is copied, for about 0.1 ms. Fails if the
     /// memory is read-only or too short, or if `offset` is not aligned to a cache line.
     pub fn mirror(&self, memory: &Region, offset: usize) -> Result<WindowMirror, RegionError> {
         Ok(self.counts.add(format(memory, offset, 0)?))
@@ -176,20 +154,20 @@ mod tests {
         let (slot, other) = (window.slot_of(7, 8), SLOTS - 1);
         let version = reader.counts().version(slot).expect("nothing under way");
         assert!(reader.counts().holds(&version));
-        window.begun(slot);
+        window.count(|counts| counts.begun(slot));
         assert!(!reader.counts().holds(&version) && reader.counts().version(slot).is_none());
-        window.begun(slot);
-        window.ended(slot);
+        window.count(|counts| counts.begun(slot));
+        window.count(|counts| counts.ended(slot));
         assert_eq!(reader.counts().version(slot), None, "one of two has ended");
-        window.ended(slot);
+        window.count(|counts| counts.ended(slot));
         let next = reader.counts().version(slot).expect("nothing under way");
         assert!(reader.counts().holds(&next) && !reader.counts().holds(&version));
-        window.begun(slot);
-        window.unchanged(slot);
+        window.count(|counts| counts.begun(slot));
+        window.count(|counts| counts.unchanged(slot));
         assert!(reader.counts().holds(&next), "nothing has changed");
-        window.changed(other);
+        window.count(|counts| counts.changed(other));
         assert_eq!(reader.counts().holds(&next), slot != other);
-        window.everything();
+        window.count(Counts::everything);
         assert!(!reader.counts().holds(&next));
     }
 

@@ -39,9 +39,8 @@ impl Versions for Session {
 impl Session {
     pub(super) fn count(&self, changes: &[Changed]) {
         let Some(Some(window)) = self.shared.window.get() else { return };
-        for changed in changes {
-            window.changed(slot_of(window, changed.ino()));
-        }
+        let slots = changes.iter().map(|changed| slot_of(window, changed.ino()));
+        window.count(|counts| slots.clone().for_each(|slot| counts.changed(slot)));
     }
 }
 
