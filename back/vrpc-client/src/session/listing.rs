@@ -34,19 +34,25 @@ pub(super) fn open_without_request(
     is_known.then(|| objects.opened(node, flags, cx.identity.clone(), (NO_LINK, OpenId(0), false)))
 }
 
+/// Lists a directory. The page after the last one, which a kernel requests of each listing, is empty without
+/// a request.
 pub(super) fn readdir(
     links: &Arc<Links>,
     cx: &Ctx,
     file: File,
     cookie: Cookie,
-    page: DirPage,
+    mut page: DirPage,
 ) -> Answer<DirPage> {
+    let Some(number) = links.objects.openings.begin_page(file, cookie) else {
+        page.set_end();
+        return Answer::Done(Ok(page));
+    };
     let budget = page.budget();
     let first = Mutex::new(Some(page));
     links.repeat(cx, move |links, link, cx| {
         // The first attempt consumes the page; an attempt over another link gets a new one.
         let page = lock(&first).take();
-        readdir_on(links, link, cx, (file, cookie), page.unwrap_or_else(|| DirPage::new(budget)))
+        readdir_on(links, link, cx, (file, cookie, number), page.unwrap_or_else(|| DirPage::new(budget)))
     })
 }
 
@@ -54,7 +60,7 @@ fn readdir_on(
     links: &Arc<Links>,
     link: &Arc<Link>,
     cx: &Ctx,
-    (file, cookie): (File, Cookie),
+    (file, cookie, number): (File, Cookie, u64),
     mut page: DirPage,
 ) -> Answer<DirPage> {
     let plus = page.wants_entries() && link.objects.nodes.takes_listed();
@@ -77,7 +83,13 @@ fn readdir_on(
         let gone: Vec<_> =
             adopted.iter().skip(kept_count).filter_map(|node| nodes.forget(*node, 1)).collect();
         all_links.release(&release_cx, &gone);
-        filled.map(|_| page)
+        filled?;
+        if page.is_end()
+            && let Some(last) = page.iter().last()
+        {
+            link.objects.openings.set_end(file.open, number, last.cookie);
+        }
+        Ok(page)
     })
 }
 

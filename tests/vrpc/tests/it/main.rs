@@ -11,6 +11,7 @@ mod hostile_client;
 mod hostile_server;
 mod identities;
 mod in_place;
+mod listings;
 mod numbers;
 mod openings;
 mod reconnect;
