@@ -40,6 +40,27 @@ struct Node {
     lister: Option<(Identity, u64)>,
     /// Value of `permission_changes` at a time when the file had no capability.
     no_capability_since: Option<u64>,
+    /// Value of `permission_changes` at a time when the node had no access list.
+    no_access_list_since: Option<u64>,
+}
+
+/// An extended attribute that kernels request by themselves, and most files lack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum KernelXattr {
+    /// Requested before a file's first write and at each change of its owner.
+    Capability,
+    /// Requested when another user than the owner is checked after each change of the node's attributes, such
+    /// as of a directory's by a change of names in it.
+    AccessList,
+}
+
+impl Node {
+    fn absent_since(&mut self, xattr: KernelXattr) -> &mut Option<u64> {
+        match xattr {
+            KernelXattr::Capability => &mut self.no_capability_since,
+            KernelXattr::AccessList => &mut self.no_access_list_since,
+        }
+    }
 }
 
 /// Maximum number of nodes known from listings only.
@@ -228,8 +249,8 @@ impl Nodes {
         })
     }
 
-    /// Returns the count to pass to [`Nodes::set_lister`] or [`Nodes::set_no_capability`]. The caller reads
-    /// it before it sends the request.
+    /// Returns the count to pass to [`Nodes::set_lister`] or [`Nodes::set_absent`]. The caller reads it
+    /// before it sends the request.
     pub(crate) fn permission_changes(&self) -> u64 {
         self.permission_changes.load(Ordering::SeqCst)
     }
@@ -255,21 +276,21 @@ impl Nodes {
         self.slab.with(node.0, look).unwrap_or(false)
     }
 
-    /// Records that a file has no capability, by the reply to a request sent after `permission_changes` was
+    /// Records that a node lacks an attribute, by the reply to a request sent after `permission_changes` was
     /// read.
-    pub(crate) fn set_no_capability(&self, node: NodeId, permission_changes: u64) {
+    pub(crate) fn set_absent(&self, node: NodeId, xattr: KernelXattr, permission_changes: u64) {
         self.slab.with(node.0, |item| {
             // A change after this check invalidates the entry.
             if self.permission_changes() == permission_changes {
-                item.value.no_capability_since = Some(permission_changes);
+                *item.value.absent_since(xattr) = Some(permission_changes);
             }
         });
     }
 
-    /// Returns `true` if the file has no capability, as far as this client knows.
-    pub(crate) fn has_no_capability(&self, node: NodeId) -> bool {
+    /// Returns `true` if the node lacks the attribute, as far as this client knows.
+    pub(crate) fn is_absent(&self, node: NodeId, xattr: KernelXattr) -> bool {
         let look = |item: SlabEntry<'_, Node>| {
-            item.value.no_capability_since.is_some_and(|since| self.is_valid(since))
+            item.value.absent_since(xattr).is_some_and(|since| self.is_valid(since))
         };
         self.slab.with(node.0, look).unwrap_or(false)
     }
@@ -282,14 +303,14 @@ impl Nodes {
 
     /// Records that extended attributes of a node may have changed, and thereby its permissions.
     pub(crate) fn xattrs_changed(&self, node: NodeId) {
-        // Counted first, so that `set_no_capability` does not record a reply from before the change.
+        // Counted first, so that `set_absent` does not record a reply from before the change.
         self.permissions_changed(node);
         self.slab.with(node.0, |item| item.value.no_capability_since = None);
     }
 
     pub(crate) fn permissions_changed(&self, node: NodeId) {
         self.permission_changes.fetch_add(1, Ordering::SeqCst);
-        self.slab.with(node.0, |item| item.value.lister = None);
+        self.slab.with(node.0, |item| (item.value.lister, item.value.no_access_list_since) = (None, None));
     }
 
     fn all_permissions_changed(&self) {

@@ -13,28 +13,40 @@ use super::names::{FRAME_DATA_MAX, destination, filled};
 use super::replies::{bytes, entry, pick};
 use super::{VrpcFileSystem, locks};
 use crate::link::Link;
+use crate::nodes::KernelXattr;
 use crate::reply::Answered;
 use crate::request::OutgoingRequest;
 
 /// Maximum length of an attribute's value, and of the list of names (xattr(7)).
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// The attribute that a kernel requests before a file's first write and at each change of its owner. Most
-/// files lack it.
-const CAPABILITY: &[u8] = b"security.capability";
+/// Returns the attribute of that name if kernels request it by themselves.
+fn kernel_xattr(name: XattrName<'_>) -> Option<KernelXattr> {
+    match name.as_bytes() {
+        b"security.capability" => Some(KernelXattr::Capability),
+        b"system.posix_acl_access" => Some(KernelXattr::AccessList),
+        _ => None,
+    }
+}
 
 impl VrpcFileSystem {
-    /// Returns the file's capability. Known absence is answered without a request while the server reports
-    /// all changes, and has reported none of the file since.
-    fn capability(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>> {
+    /// Returns an attribute that kernels request by themselves. Known absence is answered without a request
+    /// while the server reports all changes, and has reported none of the node since.
+    fn kernel_xattr(
+        &self,
+        cx: &Ctx,
+        node: NodeId,
+        (name, xattr): (XattrName<'_>, KernelXattr),
+        limit_bytes: usize,
+    ) -> Answer<Vec<u8>> {
         let nodes = &self.links.objects.nodes;
-        if self.links.reports_all_changes() && nodes.has_no_capability(node) {
+        if self.links.reports_all_changes() && nodes.is_absent(node, xattr) {
             return Answer::err(Error::NoAttribute);
         }
         let (links, permission_changes) = (self.links.clone(), nodes.permission_changes());
         self.xattr_bytes(cx, node, Some(name), limit_bytes).map_result(move |result| {
             if matches!(result, Err(Error::NoAttribute)) {
-                links.objects.nodes.set_no_capability(node, permission_changes);
+                links.objects.nodes.set_absent(node, xattr, permission_changes);
             }
             result
         })
@@ -82,9 +94,9 @@ fn xattr_changed(link: &Link, answered: &Answered, node: NodeId) -> Result<()> {
 
 impl Xattrs for VrpcFileSystem {
     fn get(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>> {
-        match name.as_bytes() == CAPABILITY {
-            true => self.capability(cx, node, name, limit_bytes),
-            false => self.xattr_bytes(cx, node, Some(name), limit_bytes),
+        match kernel_xattr(name) {
+            Some(xattr) => self.kernel_xattr(cx, node, (name, xattr), limit_bytes),
+            None => self.xattr_bytes(cx, node, Some(name), limit_bytes),
         }
     }
 

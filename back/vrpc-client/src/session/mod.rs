@@ -30,6 +30,7 @@ use tombolo_wire_vrpc::{Offers, Reply, Request};
 
 use self::changes::Watch;
 use crate::links::Links;
+use crate::nodes::KernelXattr;
 use crate::openings::Opening;
 
 /// A session of an export of another domain. Dropping the last reference closes its link and ends the
@@ -156,7 +157,8 @@ impl FileSystem for VrpcFileSystem {
         self.links.call(cx, Request::Create { parent, name, how: *how }, move |link, answered| {
             let created = replies::created(link, &answered, flags, opener)?;
             if is_new {
-                link.objects.nodes.set_no_capability(created.entry.node, permission_changes);
+                let (node, xattr) = (created.entry.node, KernelXattr::Capability);
+                link.objects.nodes.set_absent(node, xattr, permission_changes);
             }
             Ok(created)
         })
