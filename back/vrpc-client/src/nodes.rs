@@ -49,8 +49,8 @@ struct Node {
 pub(crate) enum KernelXattr {
     /// Requested before a file's first write and at each change of its owner.
     Capability,
-    /// Requested when another user than the owner is checked after each change of the node's attributes, such
-    /// as of a directory's by a change of names in it.
+    /// Requested at the first check of another user's rights after each change of the attributes, of a
+    /// directory's by each change of names in it.
     AccessList,
 }
 

@@ -12,8 +12,8 @@ use crate::openings::Told;
 const CAPABILITY: &str = "security.capability";
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
-/// Requests an attribute; returns its value and the number of requests sent. Waits first until the request for
-/// notices, which each notice ends, is sent again.
+/// Requests an attribute; returns its value and the number of requests sent. Waits first until the request
+/// for notices, which each notice ends, is sent again.
 fn get(told: &Told, node: NodeId, name: &str) -> (Option<Vec<u8>>, u64) {
     until("the request for notices is sent", || told.fs.counts().in_flight == 1);
     let before = told.fs.counts().calls;
