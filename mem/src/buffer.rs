@@ -3,7 +3,7 @@ use crate::sink::Sink;
 use crate::source::Source;
 use std::ops::Range;
 
-/// A private allocation that is lent to I/O as [`Sink`] or [`Source`], and reused afterwards.
+/// A private allocation that I/O uses as [`Sink`] or [`Source`], and that is reused afterwards.
 ///
 /// While a sink or a source of it exists the bytes cannot be borrowed: [`as_slice`](Self::as_slice) and
 /// [`as_mut_slice`](Self::as_mut_slice) return `None`.

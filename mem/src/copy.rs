@@ -5,7 +5,7 @@
 //! and falls back on `ptr::copy` for bulk. On x86-64 this module uses inline assembly, which the compiler
 //! neither duplicates, splits nor reorders with other memory accesses: each byte is loaded from memory that
 //! a concurrent writer stores to, and any value stored there is a valid result. On other processors it uses
-//! word-sized relaxed atomics.
+//! relaxed atomics: of words where both sides are aligned alike, otherwise of bytes.
 //!
 //! After a fault in the middle (see `sigbus`) the copy resumes: the string instructions keep their progress
 //! in registers. If source and target overlap, which only a hostile peer causes, the target gets some mix of

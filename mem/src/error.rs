@@ -1,6 +1,7 @@
 use std::io;
 
-/// An access outside of its region, a misaligned access, or a write to a read-only region.
+/// An access outside of its region, a misaligned access, or a write to a read-only region. Also a list of
+/// spans longer than `isize::MAX`, and a number of lines that is not a power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes at offset {offset} do not fit a region of {region_len} bytes")]
 pub struct OutOfBounds {

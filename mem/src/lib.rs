@@ -10,7 +10,7 @@
 //! - [`Region`]: a reference-counted span of memory; heap, or a mapping of a file that other processes may
 //!   change.
 //! - [`Sink`]: memory that an answer is written into. [`Source`]: memory that a request is read from.
-//! - [`Buffer`]: a reusable allocation that lends sinks and sources, and becomes a plain slice again once
+//! - [`Buffer`]: a reusable allocation, referred to by sinks and sources, which is a plain slice again once
 //!   they are dropped.
 //! - [`Lines`], [`Word`]: cache lines and single words of a region, which two sides access concurrently by
 //!   atomic loads and stores.

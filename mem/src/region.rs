@@ -114,8 +114,9 @@ impl Region {
     }
 
     /// Maps `len` bytes of `file` from byte `offset`, shared and writable. Other processes with the file may
-    /// write to it at any time. If the file is truncated, this process's first access beyond the new end
-    /// makes the whole region private zeroes, and the region is [poisoned](Self::is_poisoned) from then on.
+    /// write to it at any time. If the file is truncated, this process's first load or store beyond the new
+    /// end makes the whole region private zeroes, and the region is [poisoned](Self::is_poisoned) from then
+    /// on; a system call fails with EFAULT instead.
     ///
     /// The offset needs no alignment. At most [`REGION_LIMIT`](crate::REGION_LIMIT) mapped regions can exist
     /// at a time.
@@ -323,9 +324,9 @@ impl Region {
         if matches!(span.owner, Owner::Mapping(_)) {
             return None;
         }
-        // SAFETY: the span is heap memory, initialised at its allocation, and `get_mut` proved that no sink,
-        // source or other region references it; the slice borrows `self`, so none can be created while it
-        // lives.
+        // SAFETY: the span is private memory, initialised at its allocation, and `get_mut` proved that no
+        // sink, source or other region references it; the slice borrows `self`, so none can be created while
+        // it lives.
         Some(unsafe { std::slice::from_raw_parts_mut(span.start.as_ptr(), span.len) })
     }
 

@@ -1,4 +1,4 @@
-//! Links over shared memory between two domains: two processes, or a guest and its host.
+//! Links over shared memory between two domains: two processes, a guest and its host, or two guests.
 //!
 //! Each side owns one region, which only it writes, and reads the other's. Requests and answers are slots of
 //! one cache line in rings; larger messages use buffers outside the rings. What a peer writes for this side

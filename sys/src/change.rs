@@ -1,5 +1,5 @@
 //! Changes of a file's attributes, through any descriptor, including `O_PATH`; only [`length`] needs one
-//! that is open for writing. No function follows a symbolic link.
+//! that is open for writing. No function follows a symbolic link; see also [`permissions`].
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -15,16 +15,17 @@ pub enum SetTime {
     /// No change.
     #[default]
     Keep,
-    /// The server's clock; if given for both times, allowed to every user with write permission.
+    /// This machine's clock; if given for both times, allowed to every user with write permission.
     Now,
     /// A given time; allowed to the owner and the superuser only.
     To(Moment),
 }
 
-/// Sets the permission bits. Symbolic links have none: EOPNOTSUPP.
+/// Sets the permission bits. Symbolic links have none: EOPNOTSUPP. Before Linux 6.6, which has no fchmodat2,
+/// it is left to the link's file system to refuse, unless the kernel was patched.
 pub fn permissions(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
     match permissions_in_place(fd, mode) {
-        // Linux before 6.6.
+        // Linux before 6.6. The path leads to the object itself, even if that is a symbolic link.
         Err(Errno::NOSYS) => {
             let path = OwnPath::of(fd);
             retry(|| rfs::chmod(path.as_bytes(), permission(mode)))

@@ -34,7 +34,8 @@ pub fn may_assume() -> bool {
     held && own().uid == 0
 }
 
-/// Returns the user and group of this process, as of the first use of this module.
+/// Returns the user and group of this process, as of the first call of this function, [`may_assume`] or
+/// [`assume`].
 pub fn own_ids() -> (u32, u32) {
     (own().uid, own().gid)
 }
@@ -48,7 +49,7 @@ pub fn acting_as() -> Result<(u32, u32, Vec<u32>)> {
 /// The permission checks of the kernel for a thread that acts as another user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checks {
-    /// All checks for the other user; no capabilities.
+    /// All checks for the other user; no capabilities unless that is user 0.
     Kernel,
     /// The user owns new files, but the kernel ignores permission bits, because the caller has checked them
     /// itself.
@@ -58,9 +59,9 @@ pub enum Checks {
 /// Makes the calling thread act as `identity` until the guard is dropped.
 ///
 /// No effect if the process has that user and group already, and, except for user 0, the same supplementary
-/// groups. EPERM unless [`may_assume`], EINVAL for ids unknown to the user namespace, and for
-/// 2³²−1, which stands for no user. With [`Checks::Kernel`], switching and returning takes 6 system calls,
-/// 2.3 µs; 4 if the groups are the same.
+/// groups. Safe only if [`may_assume`] returns `true`. EPERM without the capabilities, EINVAL for ids unknown
+/// to the user namespace, and for 2³²−1, which stands for no user. With [`Checks::Kernel`], switching and
+/// returning takes at most 6 system calls, 2.3 µs; at most 4 if the groups are the same.
 pub fn assume(identity: Identity<'_>, checks: Checks) -> Result<Assumed> {
     // The kernel would leave the id unchanged, and thus the caller unrestricted.
     const NO_ID: u32 = u32::MAX;
@@ -104,7 +105,7 @@ pub fn without_set_id() -> Result<WithoutSetId> {
     Ok(WithoutSetId { before: None, not_send: PhantomData })
 }
 
-/// A guard during whose life the thread acts as another user. Bound to its thread.
+/// A guard during whose life the thread acts as the identity given to [`assume`]. Bound to its thread.
 #[derive(Debug)]
 #[must_use = "the thread acts as another user only while this lives"]
 pub struct Assumed {
@@ -156,8 +157,8 @@ struct Own {
     groups: Vec<u32>,
 }
 
-/// Returns the identity of the process at the first call. A program must change its own identity before that
-/// call.
+/// Returns the identity of the process at the first call, to which each [`Assumed`] returns its thread. A
+/// program that changes its own identity must do so before that call.
 fn own() -> &'static Own {
     static OWN: OnceLock<Own> = OnceLock::new();
     OWN.get_or_init(|| Own {

@@ -50,7 +50,7 @@ pub struct Event<'a> {
     pub process: u32,
     /// Affected file; `None` if the kernel reports none, as for [`EventMask::OVERFLOW`].
     pub file: Option<FileHandle>,
-    /// Directory and name, for a change of a name.
+    /// Directory and name: of the changed name, or of the affected file if the kernel reports them.
     pub name: Option<(FileHandle, &'a [u8])>,
 }
 
@@ -58,7 +58,7 @@ pub struct Event<'a> {
 #[derive(Debug)]
 pub struct Fanotify(OwnedFd);
 
-/// Length of one read, in bytes; an event has some 100.
+/// Length of one read, in bytes: space for hundreds of events of some 100 bytes.
 const BATCH_BYTES: usize = 64 << 10;
 
 impl Fanotify {
@@ -157,7 +157,7 @@ fn event(bytes: &[u8]) -> Option<(Event<'_>, &[u8])> {
         let (Some(&kind), Some((handle, name))) = (record.first(), handle(record)) else { continue };
         match kind {
             libc::FAN_EVENT_INFO_TYPE_FID => event.file = Some(handle),
-            // A directory's own attributes.
+            // An event of the directory itself, such as a change of its attributes.
             libc::FAN_EVENT_INFO_TYPE_DFID_NAME if name == b"." => event.file = event.file.or(Some(handle)),
             libc::FAN_EVENT_INFO_TYPE_DFID_NAME => event.name = Some((handle, name)),
             libc::FAN_EVENT_INFO_TYPE_DFID => event.file = event.file.or(Some(handle)),

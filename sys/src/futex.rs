@@ -11,7 +11,7 @@ use crate::errno::{Errno, Result, check};
 /// The reason why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// A wake-up or a signal: check again.
+    /// A wake-up or a signal; the word may be unchanged.
     Maybe,
     /// The word had another value already.
     Changed,

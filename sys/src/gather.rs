@@ -62,8 +62,9 @@ impl<'a> Gather<'a> {
         copy
     }
 
-    /// Returns `true` if the byte at `offset` of the list is the first of a span. For TLS, which does not end
-    /// a chunk with such a byte: a message of which nothing was sent may still be withdrawn.
+    /// Returns `true` if the byte at `offset` of the list is the first of a span, and thus perhaps of a
+    /// message. TLS does not end a chunk with such a byte, because a message can be withdrawn until its first
+    /// byte is sent.
     pub fn begins_at(&self, offset: usize) -> bool {
         let mut start = 0;
         for span in &self.spans {

@@ -52,7 +52,7 @@ pub fn inherited(number: i32) -> Result<OwnedFd> {
     retry(|| open(format!("/proc/self/fd/{number}"), flags, Mode::empty()))
 }
 
-/// Adds seals. EPERM if sealed against that.
+/// Adds seals. EPERM after [`Seals::SEAL`]; EBUSY for [`Seals::WRITE`] while a writable mapping exists.
 pub fn seal(memory: impl AsFd, seals: Seals) -> Result<()> {
     fcntl_add_seals(memory, SealFlags::from_bits_retain(seals.bits()))
 }

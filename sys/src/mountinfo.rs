@@ -2,8 +2,8 @@
 
 use std::{fs, io};
 
-/// Returns the lines of all mounts visible to this thread, later ones over earlier ones. Queries no file
-/// system that could block.
+/// Returns the lines of all mounts visible to this thread; of two mounts at one point, the later line is that
+/// of the upper one. Queries no file system that could block.
 pub fn lines() -> io::Result<Vec<Vec<u8>>> {
     let table = fs::read("/proc/thread-self/mountinfo")?;
     Ok(table.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect())
@@ -20,8 +20,8 @@ pub fn device(line: &[u8]) -> Option<&str> {
     std::str::from_utf8(line.split(|&byte| byte == b' ').nth(2)?).ok()
 }
 
-/// Returns the mount point: the fifth field, in which blanks and backslashes are encoded as three octal
-/// digits. `None` for an invalid line.
+/// Returns the mount point: the fifth field, in which blanks, backslashes and a few other bytes are encoded
+/// as a backslash and three octal digits. `None` for an invalid line.
 pub fn point(line: &[u8]) -> Option<Vec<u8>> {
     let field = line.split(|&byte| byte == b' ').nth(4)?;
     let mut point = Vec::with_capacity(field.len());

@@ -20,14 +20,16 @@ use crate::namespace;
 /// Mask of the permission bits, with set-user-id, set-group-id and sticky: the lower 12 bits of a mode.
 pub const PERMISSION_BITS: u32 = 0o7777;
 
-/// Opens a directory of the host by path, following symbolic links: the root of an export, once, at start.
+/// Opens a directory of this machine by path, following symbolic links: for example the root of an export, or
+/// the directory of a socket.
 ///
 /// The descriptor is opened with `O_PATH`, for use in `*at` calls only.
 pub fn open_root(path: &Path) -> Result<OwnedFd> {
     retry(|| rfs::open(path, OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::CLOEXEC, Mode::empty()))
 }
 
-/// Opens an entry of `dir`, without following a symbolic link (ELOOP, or the link itself with `PATH`).
+/// Opens an entry of `dir`, without following a symbolic link: ELOOP, ENOTDIR with `DIRECTORY`, or the link
+/// itself with `PATH`.
 ///
 /// `name` must be a single component, neither `..` nor with a `/` (EINVAL otherwise), so that the result is
 /// an entry of `dir`, or the root of a mount on it. `mode` is used only if the call creates the file.
@@ -77,8 +79,8 @@ pub fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OpenFlags, extra: R
 /// Opens a file of the host by its path, refusing symbolic links in all components (ELOOP). Never waits for
 /// the other end of a pipe.
 ///
-/// Users with write permission on a directory of a path can replace the file after the path was checked: this
-/// function prevents them from redirecting it to another user's file.
+/// A user with write permission on a directory of the path can replace a component after the path was
+/// checked. If the replacement is a symbolic link to another user's file, this function fails.
 pub fn open_without_links(path: &Path, flags: OpenFlags) -> Result<OwnedFd> {
     let opened = beneath_its_directory(path, flags | OpenFlags::NONBLOCK | OpenFlags::NOCTTY)?;
     rfs::fcntl_setfl(&opened, rfs::fcntl_getfl(&opened)? - OpenFlags::NONBLOCK)?;
@@ -140,7 +142,7 @@ pub trait Reopen: fmt::Debug + Send + Sync {
     /// Reopens the object of the `O_PATH` descriptor `place`, as the user that the calling thread acts as.
     fn reopen(&self, place: BorrowedFd<'_>, flags: OpenFlags) -> Result<OwnedFd>;
 
-    /// Creates another name of the object of `place`, as [`reopen`](Self::reopen) opens it.
+    /// Creates another name of the object of `place`, as the user that the calling thread acts as.
     fn link(&self, place: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<()>;
 }
 
@@ -183,7 +185,7 @@ impl OwnDescriptors {
     /// landlock's, and the path of `fd` is unknown.
     fn help_with(&self, fd: BorrowedFd<'_>, refused: Option<&Errno>) -> Option<&dyn Reopen> {
         let other = self.other.as_deref()?;
-        // Landlock treats a second name as a move to a directory with more rights.
+        // EXDEV: landlock treats a second name as a move to a directory with more rights, and refuses it.
         let is_refused = matches!(refused, Some(&(Errno::ACCESS | Errno::XDEV | Errno::PERM)));
         (is_refused && self.path(fd).is_ok_and(|path| path == PATH_UNKNOWN)).then_some(other)
     }
@@ -211,7 +213,8 @@ impl AsFd for OwnDescriptors {
     }
 }
 
-/// The kernel's spelling of the path of a file in an unknown directory.
+/// The kernel's spelling of the path of a file whose names are not in its cache; also that of the root
+/// directory.
 pub const PATH_UNKNOWN: &[u8] = b"/";
 
 /// The text `/proc/self/fd/N` in an inline buffer, for system calls that take a path and no descriptor.

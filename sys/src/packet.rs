@@ -16,7 +16,8 @@ use smallvec::SmallVec;
 use crate::errno::{Errno, Result, retry};
 use crate::socket::{connect_as, listen_as, listens_as};
 
-/// Maximum number of descriptors sent with a message. A peer may manage to send a few more.
+/// Maximum number of descriptors sent with a message. [`receive`] may return a few more from a peer that
+/// ignores the limit.
 pub const DESCRIPTORS_MAX: usize = 4;
 
 /// A received message, whose bytes are in the caller's buffer.
@@ -32,9 +33,9 @@ pub struct Packet {
     pub truncated: bool,
 }
 
-/// Listens at `path`, whose file has the permission bits `mode` from its creation on, independently of the
-/// process's umask. EADDRINUSE if the path exists, whether or not a process listens on it; ENAMETOOLONG
-/// beyond 107 bytes.
+/// Listens at `path`, whose file has the permission bits `mode` from its creation on; the process's umask
+/// applies only where it cannot be [masked](crate::umask::mask). EADDRINUSE if the path exists, whether or
+/// not a process listens on it; ENAMETOOLONG beyond 107 bytes.
 pub fn listen(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     listen_as(SocketType::SEQPACKET, SocketFlags::NONBLOCK, path, mode, backlog)
 }

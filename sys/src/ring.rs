@@ -175,8 +175,8 @@ impl<T> FileRing<T> {
         unsafe { self.ring.submission_shared() }.is_empty()
     }
 
-    /// Waits for completions, and passes the transfer of each to `done` with the number of bytes, or the
-    /// error.
+    /// Waits for completions, a [`wake`](Self::wake) or a signal, and passes the transfer of each completion
+    /// to `done` with the number of bytes, or the error.
     pub fn wait(&self, mut done: impl FnMut(Transfer<T>, Result<usize>)) {
         let completing = self.completing.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: no pointer is passed: the call submits no entry and waits for one completion.

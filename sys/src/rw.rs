@@ -34,8 +34,8 @@ pub fn write(fd: BorrowedFd<'_>, from: &Source, offset: u64, flags: TransferFlag
 }
 
 /// Returns `true` if all `len` bytes from `offset` on exist and are cached, so that reading them does not
-/// block on disk I/O. Takes as long as reading them: intended for small ranges that are about to be processed
-/// within the kernel by a call without a nonblocking mode.
+/// block on disk I/O; `false` also for more than 16 MiB. Takes as long as reading them: intended for small
+/// ranges that are about to be processed within the kernel by a call without a nonblocking mode.
 pub fn is_in_memory(fd: BorrowedFd<'_>, offset: u64, len: usize) -> bool {
     let mut scratch = [MaybeUninit::<u8>::uninit(); SCRATCH_BYTES];
     let iov_base = scratch.as_mut_ptr().cast();

@@ -13,7 +13,7 @@ use crate::errno::{Errno, Result, retry};
 use crate::open::permission;
 use crate::umask;
 
-/// The peer process of a unix socket, as of its connection.
+/// The peer process of a unix socket, as of its connect(2), or its listen(2) if it is the listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// Process id; 0 for a process in another pid namespace.
@@ -24,9 +24,9 @@ pub struct Peer {
     pub gid: u32,
 }
 
-/// Listens on a unix socket at `path`, whose file has the permission bits `mode` from its creation on,
-/// independently of the process's umask. EADDRINUSE if the path exists, whether or not a process listens on
-/// it; ENAMETOOLONG beyond 107 bytes.
+/// Listens on a unix socket at `path`, whose file has the permission bits `mode` from its creation on; the
+/// process's umask applies only where it cannot be [masked](umask::mask). EADDRINUSE if the path exists,
+/// whether or not a process listens on it; ENAMETOOLONG beyond 107 bytes.
 pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     listen_as(SocketType::STREAM, SocketFlags::empty(), path, mode, backlog)
 }
@@ -77,7 +77,7 @@ pub(crate) fn listen_as(
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, kind, flags | SocketFlags::CLOEXEC, None)?;
     // The file gets its mode from the socket (unix(7)), so that it is never more accessible than intended.
-    // The umask is 0 meanwhile, because it must not remove rights that the operator has granted.
+    // The umask is 0 meanwhile, if the kernel allows that, so that it removes no rights that `mode` grants.
     let masked = umask::mask(0, mode);
     fchmod(&socket, permission(masked.mode()))?;
     bind(&socket, &address)?;

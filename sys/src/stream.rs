@@ -1,4 +1,4 @@
-//! Byte streams as wake-ups: FIFOs, serial lines and sockets, without blocking.
+//! Byte streams as wake-ups: FIFOs, serial lines and sockets. Only [`wait_readable`] blocks.
 
 use std::fs::{File, OpenOptions};
 use std::mem::MaybeUninit;
@@ -62,7 +62,8 @@ const DRAIN_BYTES: usize = 4096;
 /// one read and may hold a single byte.
 const DRAINS_MAX: usize = 256;
 
-/// Reads and discards all bytes in the stream, up to a limit of 1 MiB for a peer that writes meanwhile.
+/// Reads and discards all bytes in the stream, but at most 1 MiB, so that a peer that keeps writing cannot
+/// prolong the call.
 pub fn drain(stream: BorrowedFd<'_>) -> Drained {
     let mut drained = Drained::Nothing;
     let mut bytes = [MaybeUninit::<u8>::uninit(); DRAIN_BYTES];

@@ -25,8 +25,8 @@ pub fn mask(mask: u32, mode: u32) -> Masked {
     if process.is_some_and(|process| process & mode == mask & mode) {
         return Masked { process: None, mode, not_send: PhantomData };
     }
-    // The attributes are unshared each time, because a thread that this one has started since the last time
-    // shares them again; if there is none, the call costs little.
+    // The thread is unshared each time, because a thread that it has started since the last time shares its
+    // umask, root and working directory again; if there is none, the call costs little.
     let Some(process) = process.filter(|_| unshare_fs().is_ok()) else {
         return Masked { process: None, mode: mode & !mask, not_send: PhantomData };
     };
@@ -34,7 +34,8 @@ pub fn mask(mask: u32, mode: u32) -> Masked {
     Masked { process: Some(process), mode, not_send: PhantomData }
 }
 
-/// A guard during whose life the thread has its own umask. Bound to its thread.
+/// A guard during whose life the nodes that the thread creates have the mode of [`mask`]. Bound to its
+/// thread.
 #[derive(Debug)]
 #[must_use = "the umask applies only while this lives"]
 pub struct Masked {
@@ -59,7 +60,7 @@ impl Drop for Masked {
     }
 }
 
-/// Returns the process's initial umask; `None` if threads cannot be unshared.
+/// Returns the process's umask as of the first call; `None` if threads cannot be unshared.
 fn process() -> Option<u32> {
     static MASK: OnceLock<Option<u32>> = OnceLock::new();
     *MASK.get_or_init(|| {

@@ -21,7 +21,7 @@ pub const SPAN_ALIGN: u64 = pages::GRAIN_BYTES;
 ///
 /// Its state, about 8 bytes for each page of the range, is allocated at construction. Allocating a span takes
 /// a lock for well under a microsecond, and longer for a fragmented range: it inspects at most each group of
-/// 64 pages, and some partly used pages.
+/// 64 pages, and 16 partly used pages.
 #[derive(Debug, Clone)]
 pub struct Area(Arc<AreaInner>);
 
@@ -64,8 +64,8 @@ impl Area {
 
 impl AreaInner {
     fn lock(&self) -> MutexGuard<'_, Pages> {
-        // A panic inside is a bug that tests would reveal; the bitmaps are changed by single stores and stay
-        // usable.
+        // A panic inside is a bug that tests would reveal; the bitmaps stay usable, and at worst some memory
+        // is not allocated any more.
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

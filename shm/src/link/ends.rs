@@ -125,8 +125,8 @@ impl Extent {
         }
     }
 
-    /// Returns the offset in the region of the last `len` bytes of this end; `None` if the layout needs some
-    /// of them.
+    /// Returns the offset in the region of the last `len` bytes of this extent; `None` if the layout needs
+    /// some of them.
     pub fn tail(&self, len: u64, layout: &Layout) -> Option<usize> {
         let offset = self.len().checked_sub(len).filter(|offset| *offset >= layout.bytes())?;
         self.place(offset, len).ok()
@@ -152,7 +152,7 @@ impl Extent {
 pub struct Ends {
     /// The side that this process has.
     pub role: Role,
-    /// The memory that this side writes, and the peer only reads.
+    /// The memory that this side writes, and the peer only reads: in a file by convention only.
     pub own: Extent,
     /// The memory that the peer writes, and may change at any moment.
     pub peer: Extent,
@@ -179,7 +179,7 @@ impl Ends {
     }
 
     /// Returns the client's and the server's side of a link over private memory, with all supported
-    /// extensions that need no socket: for tests, and for a client and a server in one process.
+    /// extensions that need neither socket nor file: for tests, and for a client and a server in one process.
     pub fn in_memory(layout: Layout) -> (Ends, Ends) {
         let len = usize::try_from(layout.bytes()).unwrap_or(usize::MAX);
         let [own, peer] = [(); 2].map(|()| Extent::whole(Region::heap(len)));

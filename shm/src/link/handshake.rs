@@ -80,7 +80,8 @@ enum ServerState {
 pub enum ServerStep {
     /// Nothing that concerns the caller.
     Nothing,
-    /// Another server owns the page, and its heartbeat continues.
+    /// Another server owns the page, and its heartbeat continues; or the page was just taken from this
+    /// server.
     Busy,
     /// A client requests a link: [`welcome`](ServerHandshake::welcome) or [`refuse`](ServerHandshake::refuse)
     /// it.
@@ -128,7 +129,8 @@ impl ServerHandshake {
         })
     }
 
-    /// Examines the page, sends a heartbeat if due, and advances the state machine.
+    /// Examines the page, sends a heartbeat if it is due and this server owns the page, and advances the
+    /// state machine.
     pub fn step(&mut self, now: Instant) -> Result<ServerStep, PageError> {
         self.page.check()?;
         if let ServerState::Foreign { owner } = self.state {
@@ -325,7 +327,7 @@ enum ClientState {
 pub enum ClientStep {
     /// Nothing that concerns the caller.
     Nothing,
-    /// The page currently has no server, or its server has another client.
+    /// The page currently has no server, or its server has another client or is not open yet.
     Busy,
     /// The server refused the link, with its reason; the handshake has ended.
     Refused(Refused),
@@ -357,7 +359,8 @@ impl ClientHandshake {
         Ok(ClientHandshake { page, own, peer, token: token.max(1), hello, pulse, watch, attempt: 0, state })
     }
 
-    /// Examines the page, sends a heartbeat if due, and advances the state machine.
+    /// Examines the page, sends a heartbeat if it is due and the hello was sent, and advances the state
+    /// machine.
     pub fn step(&mut self, now: Instant) -> Result<ClientStep, PageError> {
         self.page.check()?;
         let server = self.page.stage(Role::Server);
@@ -465,8 +468,9 @@ impl ClientHandshake {
     }
 }
 
-/// Reduces the size that a client requests to a half of that many bytes. A mirror of the window is behind the
-/// layout; a client does not request one if it would take more than a quarter of the half.
+/// Reduces the size that a client requests to that of a half of the file, less the mirror of the window,
+/// which is behind the layout. A client does not request a mirror that would take more than a quarter of the
+/// half.
 fn reduce(hello: &mut Hello, half_bytes: u64) {
     let without_mirror = half_bytes.saturating_sub(WINDOW_BYTES);
     let fits = without_mirror >= 3 * WINDOW_BYTES;

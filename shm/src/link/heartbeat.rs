@@ -97,7 +97,8 @@ impl HeartbeatTimeouts {
         HeartbeatTimeouts { late: Duration::from_secs(3), lost: Duration::from_secs(6) };
 }
 
-/// A monitor of the peer's heartbeat, which must be sampled regularly, more often than `late`.
+/// A monitor of the peer's heartbeat. The counter must be sampled more often than once in the time `late`: a
+/// longer time without samples counts as one [`BEAT`] of silence.
 #[derive(Debug, Clone, Copy)]
 pub struct Watch {
     timeouts: HeartbeatTimeouts,

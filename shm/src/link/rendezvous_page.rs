@@ -149,7 +149,7 @@ impl Page {
         if self.region.is_poisoned() { Err(PageError::Gone) } else { Ok(()) }
     }
 
-    /// Returns the server that formatted the file last.
+    /// Returns the incarnation of the server that formatted the page last.
     pub(super) fn server(&self) -> Result<Incarnation, PageError> {
         read(&self.region).map(|raw| Incarnation(raw.server))
     }

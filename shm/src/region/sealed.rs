@@ -41,7 +41,7 @@ impl Sealed {
     }
 }
 
-/// Returns the descriptor to be sent to the peer, who can only map it for reading.
+/// Returns the descriptor to be sent to the peer, which can only map it for reading.
 impl AsFd for Sealed {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()

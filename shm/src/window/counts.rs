@@ -16,7 +16,8 @@ const UNDER_WAY: u64 = 1;
 /// million changes per second.
 const DONE: u64 = 1 << 16;
 
-/// Change counters of a window, in the byte order of the kernel that both sides share. Slot numbers wrap.
+/// Change counters of a window, in the byte order of the processor, which is that of both sides. Slot numbers
+/// wrap.
 #[derive(Clone, Debug)]
 pub struct Counts<L> {
     head: L,
@@ -57,7 +58,7 @@ impl<L: Cells> Counts<L> {
 }
 
 impl<L: CellsMut> Counts<L> {
-    /// Initialises the counts with `epoch`; the slots must be zero.
+    /// Initialises the counts with `epoch`. The slots must be zero, unless [`copy`](Self::copy) follows.
     pub fn begin(head: L, slots: L, epoch: u64) -> Self {
         head.store(EPOCH_LINE, 0, epoch, Ordering::Release);
         Self { head, slots }
