@@ -2,7 +2,7 @@
 //!
 //! Front ends, layers, back ends and the programs name neither `libc` nor `rustix`. Most wrappers take
 //! `BorrowedFd`, return `OwnedFd` or a plain structure, and fail with [`Errno`]. They contain no policy, and
-//! no retry except for EINTR and for races in the kernel, each with its reason.
+//! no retry except for EINTR and for temporary failures of the kernel, each with its reason.
 //!
 //! Non-goals: wrappers without a caller, and memory that others may change (`tombolo-mem`).
 //!

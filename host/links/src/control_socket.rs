@@ -37,7 +37,7 @@ pub trait Handler: Send {
         Err(ProtocolError::Malformed("unexpected message on the link control socket".into()))
     }
 
-    /// Handles the end of the link because the peer has left, died or violated the protocol.
+    /// Handles the end of the link because the peer has left, failed, died or violated the protocol.
     fn ended(self: Box<Self>, end: EndReason);
 }
 
@@ -215,7 +215,7 @@ impl ControlSender {
 /// Result of reading a socket.
 enum Incoming {
     Nothing,
-    /// The peer has ended the link.
+    /// The peer has ended the link, died, or violated the protocol.
     EndReason(EndReason),
     Message(Message, Descriptors),
 }

@@ -96,8 +96,8 @@ pub(super) struct EndState {
     listeners: Mutex<Vec<Listener>>,
 }
 
-/// A callback for the end of a link, called once. It runs on the thread that ends the link, so it must not
-/// block, end a link, or drop an object whose destructor may do so.
+/// A callback for the end of a link, called once. It runs on the thread that ends the link, or that registers
+/// it afterwards, so it must not block, end a link, or drop an object whose destructor may do so.
 pub(super) type Listener = Box<dyn FnOnce() + Send>;
 
 impl EndState {

@@ -77,8 +77,8 @@ pub enum StartError {
 
 /// A socket that accepts links. Dropping it ends all links in order, and waits twice: for hellos being
 /// answered, and for the links' threads, each of which finishes its current request. Requests answered later
-/// are not awaited. Each wait is given up, with a log message, after ten seconds; if neither is, the service
-/// is not called afterwards.
+/// are not awaited. Each wait is given up, with a log message, after ten seconds. Unless one is given up, the
+/// service is not called afterwards.
 pub struct LinkListener {
     path: PathBuf,
     shared: Arc<ListenerState>,
@@ -385,7 +385,7 @@ fn hello(buffer: &[u8], packet: Packet) -> Result<(tombolo_shm::link::Hello, Own
 }
 
 fn refuse(socket: &OwnedFd, credentials: Credentials, refused: &Refused) {
-    // A client that has a path but no export's name tries candidates, so an unknown export is no fault.
+    // A client that has a path but no export's name tries candidates, so an unknown export causes no warning.
     match refused.code {
         RefusalCode::NoExport => {
             tracing::info!(pid = credentials.pid, uid = credentials.uid, why = %refused, "link refused")

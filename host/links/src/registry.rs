@@ -38,9 +38,9 @@ pub struct GuestEntry {
     pub export: String,
     /// Time at which the link was made, in seconds since 1970.
     pub since_secs: u64,
-    /// State of the guest's heartbeat: "well", "late" or "lost".
+    /// State of the client's heartbeat: "well", "late" or "lost".
     pub health: String,
-    /// Time since the guest's last heartbeat in milliseconds; 0 while the heartbeat is well.
+    /// Time since the client's last heartbeat in milliseconds; 0 while the heartbeat is well.
     #[serde(default)]
     pub silence_ms: u64,
     /// Number of requests answered.
@@ -287,7 +287,7 @@ impl From<super::listen::Guest> for GuestEntry {
             Health::Lost => "lost",
         };
         let counts = guest.counts.unwrap_or_default();
-        // Between two beats every heartbeat is silent.
+        // Silence is normal between two beats, so it is reported only once the heartbeat is late.
         let silence_ms = if guest.health == Health::Well { 0 } else { guest.silence.as_millis() };
         GuestEntry {
             label: guest.peer.label.to_string(),

@@ -171,7 +171,7 @@ struct PageServer {
     current: Arc<CurrentClient>,
 }
 
-/// The mirror of a session's window in the memory, while it lives.
+/// The mirror of a session's window in the shared memory. It is maintained until this is dropped.
 type Mirror = Box<dyn Send + Sync>;
 
 enum LinkStage {
@@ -263,7 +263,7 @@ impl PageServer {
         }
     }
 
-    /// Removes the client from the list of guests, if the link is over.
+    /// Removes the client from [`MemoryListener::guests`], if the link is over.
     fn clear_current(&self) {
         if !matches!(self.stage, LinkStage::Running { .. }) && lock(&self.current.guest).take().is_some() {
             self.current.changes.notify();
@@ -376,8 +376,8 @@ pub struct MemoryWatcher {
     _thread: StoppedOnDrop,
 }
 
-/// Requests a link from the server of `memory`, and starts to use it. Blocks until another client of the
-/// memory leaves and the server answers, up to the options' time-out.
+/// Requests a link from the server of `memory`, and starts to use it. Blocks until the server answers, up to
+/// the options' time-out. If the server has another client, it answers only after that one has left.
 pub fn join(
     memory: SharedMemory,
     options: &ConnectOptions,
@@ -400,7 +400,7 @@ pub fn join(
     };
     let started = BellSource::attached(memory.bell.as_ref(), ends).map_err(JoinError::from).and_then(start);
     let line = started.inspect_err(|error| {
-        // Otherwise the server would hold the link until the heartbeat is missed.
+        // Without a goodbye the server would hold the link until the heartbeat is missed.
         let end = EndReason::Failed(error.to_string().into());
         if let Err(error) = handshake.goodbye(&goodbye(&end)) {
             tracing::warn!(%error, "cannot send goodbye");

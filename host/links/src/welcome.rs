@@ -35,8 +35,8 @@ pub(super) struct Links {
     /// `None` once no more links may be made.
     watcher: Mutex<Option<Watcher>>,
     incarnation: Incarnation,
-    /// Permits of all links. The lock is held only briefly: no code or destructor of a link runs under it, so
-    /// that a link that ends slowly does not delay the others.
+    /// Permits of all links. The lock is held only briefly: no link is ended or dropped under it, so that a
+    /// link that ends slowly does not delay the others.
     permits: Arc<Mutex<Permits>>,
     ending_links: EndingLinks,
     pub(super) changes: ChangeHook,
@@ -79,12 +79,12 @@ pub struct Guest {
     pub peer: Peer,
     /// Time at which the link was made.
     pub since: SystemTime,
-    /// State of the guest's heartbeat.
+    /// State of the client's heartbeat.
     pub health: Health,
-    /// Time since the guest's last heartbeat, as of the last check. Over a socket, a check runs about once a
+    /// Time since the client's last heartbeat, as of the last check. Over a socket, a check runs about once a
     /// second.
     pub silence: Duration,
-    /// Counters of the link; `None` once its memory is freed.
+    /// Counters of the link; `None` once its memory is freed, and without a socket until the first check.
     pub counts: Option<Counts>,
 }
 

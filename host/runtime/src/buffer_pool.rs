@@ -361,8 +361,8 @@ impl Buffers {
 
     /// Takes a buffer of at least `len_bytes` with arbitrary contents. Returns `None` beyond
     /// [`BUFFER_MAX_BYTES`], and when the client's share or the total is exhausted. Since servers begin calls
-    /// only while half of both is free ([`ConnectionAccount::has_room`]), a call that takes one buffer at
-    /// once rarely fails.
+    /// only while there is room ([`ConnectionAccount::has_room`]), a call that takes one buffer at once
+    /// rarely fails.
     pub fn take(&self, len_bytes: usize) -> Option<Lease> {
         let share = &self.0.share;
         let lease = share.pool.take(len_bytes)?;

@@ -11,8 +11,8 @@ use tombolo_sys::process;
 
 use crate::lock;
 
-/// Number of descriptors for the process itself, half of them for 64 connected but unidentified peers, with
-/// two each.
+/// Number of descriptors for the process itself, but at most half of the limit. Half of them are for 64
+/// connected but unidentified peers, with two each.
 const OWN_USE: usize = 256;
 /// Divisor: one in so many descriptors is reserved for the guaranteed shares of sessions.
 const RESERVED_ONE_IN: usize = 4;

@@ -146,8 +146,8 @@ impl PoolShared {
         }
         queue.waiting.push_back(job);
         state.waiting += 1;
-        // Threads that were notified of earlier jobs and have not woken yet are still in `idle`, but their
-        // jobs are still in `waiting`.
+        // A further thread is needed if there are more queued jobs than idle threads. A thread that was
+        // notified and has not woken yet is in `idle`, and its job in `waiting`.
         let start = state.waiting > state.idle && state.threads < self.limits.threads;
         state.threads += usize::from(start);
         drop(state);

@@ -58,7 +58,7 @@ impl<L: Cells> Counts<L> {
 }
 
 impl<L: CellsMut> Counts<L> {
-    /// Initialises the counts with `epoch`. The slots must be zero, unless [`copy`](Self::copy) follows.
+    /// Initialises the counts with `epoch`. The slots must be zero, unless `copy` follows.
     pub fn begin(head: L, slots: L, epoch: u64) -> Self {
         head.store(EPOCH_LINE, 0, epoch, Ordering::Release);
         Self { head, slots }

@@ -38,7 +38,7 @@ pub(super) struct Core {
     pub(super) bases: BaseTable,
     /// Forwarder of other domains' memory, if the server accepts forwarded regions.
     pub(super) forwarder: OnceLock<Arc<RegionForwarder>>,
-    /// The server's window, if it has one.
+    /// The server's window, if the server sent one or maintains a mirror of it.
     pub(super) window: OnceLock<WindowReader>,
     pub(super) outcome: EndState,
     pub(super) ids: Ids,
@@ -164,7 +164,7 @@ impl Core {
     pub(super) fn try_lead(&self) -> Option<MutexGuard<'_, Intake>> {
         match self.intake.try_lock() {
             Ok(intake) => Some(intake),
-            // A leader completes one message at a time, so the state is consistent.
+            // A leader that panics leaves a consistent state, because it completes one message at a time.
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }

@@ -25,7 +25,7 @@ pub struct Counts {
     pub sleeps: u64,
     /// Times that a blocked caller, instead of the receiver thread, slept on the doorbell.
     pub parks: u64,
-    /// Buffers in the memory of another domain that were lent to the server instead of copied.
+    /// Buffers in the memory of another domain that the server got by reference instead of a copy.
     pub named: u64,
 }
 

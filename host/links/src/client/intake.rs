@@ -34,9 +34,9 @@
 //!    become leader, with a full fence in between on either side. Either the leader sees the registration, or
 //!    the caller becomes leader and arms.
 //! 3. A ring of the doorbell wakes once, and the next one requires arming again, with another number. The
-//!    thread that sleeps on the doorbell reads its count, waits to become leader, takes out the messages,
-//!    arms if calls are registered, and sleeps unless the count has changed. After each ring of the doorbell
-//!    the message ring is therefore checked, and armed anew.
+//! thread that sleeps on the doorbell reads the number of its rings, waits to become leader, takes out the
+//! messages, arms if calls are registered, and sleeps unless the number has changed. After each ring of the
+//! doorbell the message ring is therefore checked, and the line armed anew.
 //! 4. A leader that is about to poll for a while clears the flag, to spare the server a system call. It arms
 //!    when it leaves, by 1.
 //!
@@ -186,7 +186,7 @@ impl Core {
             }
         }
         slot.set(id, Phase::Answered);
-        // The caller that is to take this answer may be waiting for an id.
+        // The caller that is to take this answer may itself be queued for an id, so this one is freed.
         if self.ids.is_wanted() {
             self.park_reply(slot, completion, wakes);
         }
@@ -208,7 +208,7 @@ impl Core {
         Ok(RawReply { kind, body, frame })
     }
 
-    /// Clears the notify flag, so that the server does not ring while this thread polls.
+    /// Clears the notify flag if it is set, so that the server does not ring while this thread polls.
     #[inline]
     pub(super) fn disarm(&self, intake: &mut Intake) {
         if intake.notify_flag.is_armed() {

@@ -64,7 +64,7 @@ impl Line {
     /// Sends a request at once, or as soon as an id is free: queued calls are sent in order. `frame` encodes
     /// the arguments of variable length; it must not call on this line.
     ///
-    /// Allocates nothing, unless all ids are in use.
+    /// Sending allocates nothing, unless all ids are in use.
     #[inline]
     pub fn call(&self, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWriter<'_>)) -> Call {
         self.call_with(kind, body, Spans::none(), frame)
@@ -191,7 +191,7 @@ impl Line {
         self.core().forwarder.get()
     }
 
-    /// Returns the server's window, if it has one.
+    /// Returns the server's window, if the server sent one or maintains a mirror of it.
     #[inline]
     #[must_use]
     pub fn window(&self) -> Option<&WindowReader> {

@@ -53,7 +53,7 @@ impl<'a> FrameWriter<'a> {
         Self { target: Target::Private(buffer), len: 0 }
     }
 
-    /// Appends bytes. Beyond [`FRAME_MAX`] nothing is written, and the call fails.
+    /// Appends bytes. Beyond [`FRAME_MAX`] nothing is written, and the call with these arguments fails.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) {
         let from = self.len;
@@ -161,7 +161,7 @@ impl RawReply {
 #[derive(Debug, Default)]
 pub struct Spans {
     spans: SmallVec<[Span; 2]>,
-    /// Memory of another domain, lent to the server.
+    /// Use of another domain's memory, if the request refers to any.
     _loan: Option<Loan>,
 }
 

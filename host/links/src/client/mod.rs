@@ -4,7 +4,7 @@
 //! A caller encodes its request in shared memory, where the server reads it. It then polls the answer ring
 //! itself, and takes out available answers for all callers (`intake`). Calls whose answers take long are no
 //! longer polled; mostly the receiver thread, which the server wakes, completes them. A call allocates memory
-//! only while all ids are in use.
+//! only while all ids are in use, or callers retain many answers.
 //!
 //! An id consists of the number of a request buffer and a generation, the count of its reuses. There are as
 //! many buffers as slots in the ring. Outstanding requests therefore never exceed the ring, and an answer to

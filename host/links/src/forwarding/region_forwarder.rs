@@ -1,4 +1,5 @@
-//! The client's side of region forwarding: announces memory of other domains to the server, and lends it.
+//! The client's side of region forwarding: announces memory of other domains to the server, and returns its
+//! addresses for requests, each with a [`Loan`].
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -23,7 +24,7 @@ pub(crate) struct RegionForwarder {
 
 #[derive(Default)]
 struct ForwardTable {
-    /// `true` once the link has ended; nothing is lent any more.
+    /// `true` once the link has ended: there are no further loans.
     is_over: bool,
     /// Last domain number assigned; numbers are never reused.
     last: Option<Domain>,
@@ -38,7 +39,7 @@ struct Forwarded {
     forwardable: Weak<ForwardableRegion>,
     domain: Domain,
     state: RegionState,
-    /// Token cloned for each loan: its reference count shows whether the region is lent.
+    /// Token cloned for each loan: its reference count shows whether a loan of the region exists.
     loans: Arc<()>,
 }
 
@@ -164,7 +165,7 @@ impl RegionForwarder {
     }
 
     /// Handles the end of the link; repeated calls do nothing. Unless the server died, it may still be
-    /// reading lent memory, so the links to which that memory belongs are ended.
+    /// reading memory of which a loan exists, so the links to which that memory belongs are ended.
     pub(crate) fn ended(&self, why: &EndReason) {
         let in_use: SmallVec<[_; 1]> = {
             let mut table = lock(&self.table);

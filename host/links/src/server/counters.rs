@@ -20,7 +20,7 @@ pub struct Counts {
     pub requests: u64,
     /// Requests answered.
     pub answers: u64,
-    /// Requests not answered yet when `serve` returned.
+    /// Requests not answered yet when [`Session::serve`](super::Session::serve) returned.
     pub later: u64,
     /// Unanswered requests on current links (a gauge).
     pub in_flight: u64,

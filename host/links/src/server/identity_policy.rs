@@ -40,9 +40,10 @@ impl IdentityPolicy {
         matches!(self, Self::Any)
     }
 
-    /// Returns the identity that performs a request naming `named`, or `None` if it is not permitted. Root
-    /// stands for the process itself: its kernel sends some requests as root that no user caused (such as a
-    /// close), which are performed with the process's own rights.
+    /// Returns the identity that performs a request naming `named`, or `None` if it is not permitted. Under
+    /// [`Own`](Self::Own) root stands for the peer's process itself: the kernel of a mount sends some
+    /// requests as root that no user caused (such as a close), which are performed with the process's own
+    /// rights.
     #[must_use]
     pub fn identity(&self, named: Identity) -> Option<Identity> {
         let Self::Own { uid, gid, groups } = self else { return Some(named) };

@@ -21,7 +21,8 @@ const LINES_PER_BUFFER: usize = FRAME_BYTES as usize / LINE_BYTES;
 /// Number of cache lines prefetched in an answer's buffer: enough for a file's attributes.
 const LINES_AHEAD: usize = 2;
 
-/// One link. Its memory is freed, and the session dropped, with its last owner: the thread or a responder.
+/// One link. Its memory is freed, and the session dropped, with its last owner: mostly the link's thread or a
+/// responder.
 pub(super) struct Link {
     pub(super) label: Arc<str>,
     pub(super) session: Arc<dyn Session>,

@@ -12,8 +12,8 @@ use super::serving::LinkCutter;
 
 /// A factory of sessions, independent of links.
 pub trait Service: Send + Sync {
-    /// Opens a session for a peer that requests a link. Called before this side's memory is allocated, so
-    /// that a refused peer costs none. May block briefly: other links do not wait for it.
+    /// Opens a session for a peer that requests a link. At a socket, called before this side's memory is
+    /// allocated, so that a refused peer costs none. May block briefly: other links do not wait for it.
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal>;
 }
 

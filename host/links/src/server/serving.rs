@@ -61,7 +61,7 @@ impl Server {
         std::iter::once(Protocol::Vrpc).chain(self.others.iter().map(|(protocol, _)| *protocol)).collect()
     }
 
-    /// Opens a session for a client that speaks this protocol.
+    /// Opens a session for a client that speaks this protocol. Refuses a protocol without a service.
     pub fn open_for(&self, protocol: Protocol, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         if protocol == Protocol::Vrpc {
             return self.open(peer);
@@ -70,7 +70,7 @@ impl Server {
         found.map_or(Err(Refusal::NoSuchExport), |(_, service)| service.open(peer))
     }
 
-    /// Opens a vrpc session. Called before memory is allocated for the peer.
+    /// Opens a vrpc session.
     pub fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         self.service.open(peer)
     }

@@ -1,11 +1,11 @@
 //! Look-ups of groups, users and hosts, as configured by nsswitch.conf(5).
 //!
-//! The C library's functions for such look-ups load modules into the process. In a statically linked
-//! program they may crash; while a module waits for a directory service, its caller is blocked. This module
-//! therefore reads `/etc/passwd` and `/etc/group` itself, and queries all other services of nsswitch.conf
-//! through getent(1): a process for each look-up, few at a time, killed at its time-out. A process in a
-//! sandbox starts none, and delegates its look-ups of users' groups and of hosts to another one
-//! ([`delegate`]).
+//! The C library's functions for such look-ups load modules into the process. In a statically linked program
+//! they may crash; while a module waits for a directory service, its caller is blocked. This module therefore
+//! reads `/etc/passwd` and `/etc/group` itself, and queries all other services of nsswitch.conf through
+//! getent(1): a process for each look-up, few at a time, killed at its time-out. Hosts are always looked up
+//! by getent(1); `/etc/hosts` is read only where that program is missing. A process in a sandbox starts none,
+//! and delegates its look-ups of users' groups and of hosts to another one ([`delegate`]).
 
 mod databases;
 mod getent;
