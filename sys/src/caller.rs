@@ -24,8 +24,7 @@ const STATUS_BYTES: usize = 1 << 11;
 
 /// Returns the current identity of a thread. ENOENT or ESRCH if the thread does not exist, or is not visible.
 ///
-/// Three system calls, 6 µs: the kernel formats a page of text, three lines of which are used. More calls for
-/// a thread with many groups.
+/// Three system calls (more for many groups), 6 µs: the kernel formats a page of text; three lines are used.
 pub fn of_thread(thread: u32) -> Result<Caller> {
     let path = format!("/proc/{thread}/status");
     let status = openat(CWD, path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;

@@ -34,8 +34,7 @@ pub fn may_assume() -> bool {
     held && own().uid == 0
 }
 
-/// Returns the user and group of this process, as of the first call of this function, [`may_assume`] or
-/// [`assume`].
+/// Returns the user and group of this process, as of the first call of a function that needs them.
 pub fn own_ids() -> (u32, u32) {
     (own().uid, own().gid)
 }

@@ -62,9 +62,8 @@ impl<'a> Gather<'a> {
         copy
     }
 
-    /// Returns `true` if the byte at `offset` of the list is the first of a span, and thus perhaps of a
-    /// message. TLS does not end a chunk with such a byte, because a message can be withdrawn until its first
-    /// byte is sent.
+    /// Returns `true` if the byte at `offset` of the list is the first of a span, perhaps of a message. TLS
+    /// ends no chunk with such a byte, because a message can be withdrawn until its first byte is sent.
     pub fn begins_at(&self, offset: usize) -> bool {
         let mut start = 0;
         for span in &self.spans {

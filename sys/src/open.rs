@@ -20,16 +20,14 @@ use crate::namespace;
 /// Mask of the permission bits, with set-user-id, set-group-id and sticky: the lower 12 bits of a mode.
 pub const PERMISSION_BITS: u32 = 0o7777;
 
-/// Opens a directory of this machine by path, following symbolic links: for example the root of an export, or
-/// the directory of a socket.
+/// Opens a directory of this machine by path, following symbolic links: mostly the root of an export.
 ///
 /// The descriptor is opened with `O_PATH`, for use in `*at` calls only.
 pub fn open_root(path: &Path) -> Result<OwnedFd> {
     retry(|| rfs::open(path, OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::CLOEXEC, Mode::empty()))
 }
 
-/// Opens an entry of `dir`, without following a symbolic link: ELOOP, ENOTDIR with `DIRECTORY`, or the link
-/// itself with `PATH`.
+/// Opens an entry of `dir`. A symbolic link is not followed: ELOOP, ENOTDIR, or with `PATH` the link itself.
 ///
 /// `name` must be a single component, neither `..` nor with a `/` (EINVAL otherwise), so that the result is
 /// an entry of `dir`, or the root of a mount on it. `mode` is used only if the call creates the file.
@@ -213,8 +211,7 @@ impl AsFd for OwnDescriptors {
     }
 }
 
-/// The kernel's spelling of the path of a file whose names are not in its cache; also that of the root
-/// directory.
+/// The kernel's spelling of the path of a file whose names it has not cached, and of the root directory.
 pub const PATH_UNKNOWN: &[u8] = b"/";
 
 /// The text `/proc/self/fd/N` in an inline buffer, for system calls that take a path and no descriptor.

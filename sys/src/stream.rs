@@ -62,8 +62,7 @@ const DRAIN_BYTES: usize = 4096;
 /// one read and may hold a single byte.
 const DRAINS_MAX: usize = 256;
 
-/// Reads and discards all bytes in the stream, but at most 1 MiB, so that a peer that keeps writing cannot
-/// prolong the call.
+/// Reads and discards all bytes in the stream, but at most 1 MiB, because a peer may keep writing.
 pub fn drain(stream: BorrowedFd<'_>) -> Drained {
     let mut drained = Drained::Nothing;
     let mut bytes = [MaybeUninit::<u8>::uninit(); DRAIN_BYTES];

@@ -34,8 +34,7 @@ pub fn mask(mask: u32, mode: u32) -> Masked {
     Masked { process: Some(process), mode, not_send: PhantomData }
 }
 
-/// A guard during whose life the nodes that the thread creates have the mode of [`mask`]. Bound to its
-/// thread.
+/// A guard during whose life the thread's new nodes have the mode of [`mask`]. Bound to its thread.
 #[derive(Debug)]
 #[must_use = "the umask applies only while this lives"]
 pub struct Masked {

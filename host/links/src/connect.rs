@@ -174,8 +174,7 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
     let hello = hello(options, Features::IN_FILES);
     let until = Instant::now() + options.timeout;
     let socket = dial(path, until)?;
-    // A failure is ignored: a server that refuses at once may have closed the socket, and its answer can
-    // still be received.
+    // Ignored: a server that refuses at once may have closed the socket; its answer can still be received.
     let _ = packet::send(&socket, &Message::Hello(hello.clone()).encode(), &[own.as_fd()]);
     let (welcome, memory, window) = receive(path, &socket, until)?;
     let agreement = hello.check(&welcome).map_err(|error| answer(error.into()))?;

@@ -22,8 +22,7 @@ use tombolo_sys::moment::Moment;
 /// Beginning of each polling time, during which a [`PollWindow`] does not yield.
 const EAGER: Duration = Duration::from_micros(2);
 
-/// Adaptive polling time of one thread, or of all callers over one link, with yields between polls. The
-/// window is open while polling pays.
+/// Adaptive polling time of a thread or of a link's callers, with yields. The window is open while it pays.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PollWindow(PollTime);
 

@@ -83,9 +83,8 @@ fn wait_for_write(awaited: &mut impl Awaited, mut is_over: impl FnMut() -> bool)
     true
 }
 
-/// Returns the approximate number of polls per microsecond, by which short times are measured: reading a
-/// clock takes longer than a poll, and is a system call in some guests. Calibrated once, in well under a
-/// millisecond.
+/// Returns the approximate number of polls per microsecond, to measure short times: reading a clock takes
+/// longer than a poll, and is a system call in some guests. Calibrated once, in well under a millisecond.
 pub(super) fn polls_per_us() -> u32 {
     const POLLS: u32 = 256;
     static CALIBRATED: OnceLock<u32> = OnceLock::new();

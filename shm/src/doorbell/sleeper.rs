@@ -9,11 +9,10 @@ use crate::doorbell::{Mode, PeerDoorbell, PollTime};
 use crate::link::{Ends, NOTIFY_FLAG_OFFSET};
 use crate::ring::Consumer;
 
-/// Without a doorbell, or while it is unreliable: initial interval between two polls.
+/// Without a doorbell, or while it has lost bytes: initial interval between two polls.
 pub const INTERVAL_MIN: Duration = Duration::from_micros(50);
-/// Without a doorbell, or while it is unreliable: maximum interval between two polls, and thus maximum delay
-/// of a message (plus the system's timer slack). 200 polls per second take well under a hundredth of a
-/// processor.
+/// As for [`INTERVAL_MIN`]: maximum interval between two polls, and thus maximum delay of a message (plus the
+/// system's timer slack). 200 polls per second take well under a hundredth of a processor.
 pub const INTERVAL_MAX: Duration = Duration::from_millis(5);
 
 /// A condition that a sleeper waits for, such as a message in a ring.
@@ -59,8 +58,7 @@ pub enum WakeReason {
 /// Statistics of a sleeper since its creation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SleeperCounts {
-    /// Number of waits that ended while polling, without a sleep; a message that is there at once is not
-    /// counted.
+    /// Number of waits ended by polling, without a sleep. Messages present before polling do not count.
     pub found: u64,
     /// Number of sleeps, of which one wait may have several.
     pub sleeps: u64,

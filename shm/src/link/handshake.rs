@@ -80,8 +80,7 @@ enum ServerState {
 pub enum ServerStep {
     /// Nothing that concerns the caller.
     Nothing,
-    /// Another server owns the page, and its heartbeat continues; or the page was just taken from this
-    /// server.
+    /// Another server owns the page, and its heartbeat continues; or this server has just lost the page.
     Busy,
     /// A client requests a link: [`welcome`](ServerHandshake::welcome) or [`refuse`](ServerHandshake::refuse)
     /// it.
@@ -129,8 +128,7 @@ impl ServerHandshake {
         })
     }
 
-    /// Examines the page, sends a heartbeat if it is due and this server owns the page, and advances the
-    /// state machine.
+    /// Examines the page, sends a heartbeat if due (only as its owner), and advances the state machine.
     pub fn step(&mut self, now: Instant) -> Result<ServerStep, PageError> {
         self.page.check()?;
         if let ServerState::Foreign { owner } = self.state {
@@ -359,8 +357,7 @@ impl ClientHandshake {
         Ok(ClientHandshake { page, own, peer, token: token.max(1), hello, pulse, watch, attempt: 0, state })
     }
 
-    /// Examines the page, sends a heartbeat if it is due and the hello was sent, and advances the state
-    /// machine.
+    /// Examines the page, sends a heartbeat if due (only after the hello), and advances the state machine.
     pub fn step(&mut self, now: Instant) -> Result<ClientStep, PageError> {
         self.page.check()?;
         let server = self.page.stage(Role::Server);
@@ -468,9 +465,8 @@ impl ClientHandshake {
     }
 }
 
-/// Reduces the size that a client requests to that of a half of the file, less the mirror of the window,
-/// which is behind the layout. A client does not request a mirror that would take more than a quarter of the
-/// half.
+/// Reduces the size that a client requests to a half of the file, less the mirror of the window, which is
+/// behind the layout. A client does not request a mirror that would take more than a quarter of the half.
 fn reduce(hello: &mut Hello, half_bytes: u64) {
     let without_mirror = half_bytes.saturating_sub(WINDOW_BYTES);
     let fits = without_mirror >= 3 * WINDOW_BYTES;

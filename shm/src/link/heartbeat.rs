@@ -97,8 +97,7 @@ impl HeartbeatTimeouts {
         HeartbeatTimeouts { late: Duration::from_secs(3), lost: Duration::from_secs(6) };
 }
 
-/// A monitor of the peer's heartbeat. The counter must be sampled more often than once in the time `late`: a
-/// longer time without samples counts as one [`BEAT`] of silence.
+/// A monitor of the peer's heartbeat. A time without samples that exceeds `late` counts as one [`BEAT`] only.
 #[derive(Debug, Clone, Copy)]
 pub struct Watch {
     timeouts: HeartbeatTimeouts,

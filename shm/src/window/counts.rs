@@ -16,8 +16,7 @@ const UNDER_WAY: u64 = 1;
 /// million changes per second.
 const DONE: u64 = 1 << 16;
 
-/// Change counters of a window, in the byte order of the processor, which is that of both sides. Slot numbers
-/// wrap.
+/// Change counters of a window, in the byte order of the processor that both sides share. Slot numbers wrap.
 #[derive(Clone, Debug)]
 pub struct Counts<L> {
     head: L,

@@ -56,9 +56,7 @@ pub(super) struct Core {
     ringer: Ringer,
     /// Locked by the leader.
     pub(super) intake: Mutex<Intake>,
-    /// Number of calls with a registered waker.
     pub(super) waiting: Waiting,
-    /// State of a leader that sleeps on the doorbell.
     pub(super) leader_park: LeaderPark,
     /// Parking place of the receiver thread while no call is registered, or without a doorbell.
     pub(super) parker: Parker,

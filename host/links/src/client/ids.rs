@@ -128,7 +128,6 @@ impl Default for IdCache {
 }
 
 impl IdCache {
-    /// Takes the cached id.
     #[inline]
     pub(super) fn take(&self) -> Option<u32> {
         if self.is_empty() {

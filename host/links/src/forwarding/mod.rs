@@ -2,10 +2,9 @@
 //! this process is forwarded to a further server, which maps it too, so that this process, in between,
 //! copies nothing (docs/formats/link.md, "Region forwarding").
 //!
-//! A [`ForwardableRegion`] is attached as a note to the region of such memory when a peer permits it. A back
-//! end that passes its bytes on calls [`Line::remote_buffer`](super::client::Line::remote_buffer) for the
-//! addresses under which its server has mapped them; the first call forwards the region. A [`Loan`] is the
-//! use of the memory by one request. [`ForwardedRegions`] is the server's side.
+//! A [`ForwardableRegion`] is attached as a note to the region of such memory when a peer permits it. For
+//! the addresses under which a server has mapped them, a back end that passes its bytes on calls
+//! `Line::remote_buffer`; the first call forwards the region. [`ForwardedRegions`] is the server's side.
 //!
 //! A buffer returns to its owner with the answer, so this process answers its client only once the server
 //! has answered. If the link to the server ends, and the server's process may still be alive, memory that

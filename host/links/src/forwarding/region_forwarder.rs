@@ -1,5 +1,4 @@
-//! The client's side of region forwarding: announces memory of other domains to the server, and returns its
-//! addresses for requests, each with a [`Loan`].
+//! The client's side of region forwarding: announces memory of other domains, and returns addresses in it.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};

@@ -21,8 +21,7 @@ const LINES_PER_BUFFER: usize = FRAME_BYTES as usize / LINE_BYTES;
 /// Number of cache lines prefetched in an answer's buffer: enough for a file's attributes.
 const LINES_AHEAD: usize = 2;
 
-/// One link. Its memory is freed, and the session dropped, with its last owner: mostly the link's thread or a
-/// responder.
+/// One link. Its last owner, mostly its thread or a responder, frees its memory and drops the session.
 pub(super) struct Link {
     pub(super) label: Arc<str>,
     pub(super) session: Arc<dyn Session>,
@@ -109,7 +108,6 @@ impl Link {
         (first..first + LINES_AHEAD).for_each(|line| self.buffers.claim(line));
     }
 
-    /// Returns `true` if the request is unanswered.
     #[inline]
     pub(super) fn is_outstanding(&self, id: u32) -> bool {
         self.outstanding_flag(id).load(Ordering::Relaxed)

@@ -1,10 +1,9 @@
 //! The answering side of links: a thread for each link takes requests out of the ring and passes them to a
 //! session.
 //!
-//! Answers may be sent from any thread, in any order. Most are sent on the link's thread before
-//! [`Session::serve`] returns, at the cost of an uncontended lock. Each request is copied once and then
-//! checked; only bulk data are read in place. A violation cuts its link, with a log message, and affects no
-//! other.
+//! Answers may be sent from any thread, in any order: mostly on the link's thread before [`Session::serve`]
+//! returns, at the cost of an uncontended lock. Each request is copied once and then checked; bulk data are
+//! read in place. A violation cuts its link, with a log message, and affects no other.
 //!
 //! No thread waits for a client: there is always a slot for an answer, since the requests outstanding never
 //! exceed the slots. A client that sends further requests before it takes its answers loses answers.

@@ -65,8 +65,7 @@ impl Databases {
         Self { etc }
     }
 
-    /// Returns the services of the first of `databases` that nsswitch.conf contains; if it contains none, the
-    /// files alone.
+    /// Returns the services of the first of `databases` that nsswitch.conf contains, or else the files alone.
     pub(super) fn services(&self, databases: &[&str]) -> Result<Services, LookUpError> {
         let lines = self.lines("nsswitch.conf", |line| {
             let line = line.split(|&byte| byte == b'#').next()?;
