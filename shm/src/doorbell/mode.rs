@@ -11,7 +11,7 @@ pub enum Mode {
     /// Polls continuously, yielding the processor now and then so that a producer on the same processor can
     /// run. Occupies a processor.
     Poll,
-    /// Sleeps at once. Costs a wake-up per message.
+    /// Sleeps at once. Costs a wake-up for each message that has not arrived already.
     Event,
     /// Polls for an adaptive time, about 50 µs at most (500 µs with a bell), then sleeps. Free when idle.
     #[default]

@@ -115,8 +115,8 @@ const NONE: u64 = u64::MAX;
 
 /// Cache of one free id, outside the lock of the others.
 ///
-/// A caller with one request at a time always uses the cached id: one exchange each to take and return it,
-/// instead of a lock (docs/decisions/shm-rings.md).
+/// A caller with one request at a time uses the cached id for all but the first: one exchange each to take
+/// and return it, instead of a lock (docs/decisions/shm-rings.md).
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct IdCache(AtomicU64);

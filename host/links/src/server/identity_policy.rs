@@ -41,9 +41,8 @@ impl IdentityPolicy {
     }
 
     /// Returns the identity that performs a request naming `named`, or `None` if it is not permitted. Under
-    /// [`Own`](Self::Own) root stands for the peer's process itself: the kernel of a mount sends some
-    /// requests as root that no user caused (such as a close), which are performed with the process's own
-    /// rights.
+    /// [`Own`](Self::Own) root stands for the peer's process itself: for a mount, the kernel sends requests
+    /// as root that no user caused (such as a close). They are performed with the process's own rights.
     #[must_use]
     pub fn identity(&self, named: Identity) -> Option<Identity> {
         let Self::Own { uid, gid, groups } = self else { return Some(named) };
