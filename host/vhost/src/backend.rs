@@ -49,7 +49,7 @@ pub(crate) struct Connection {
     features: u64,
     memory: Arc<GuestMemory>,
     queues: Vec<QueueControl>,
-    /// In-flight area of each queue; empty if the front end has none.
+    /// Part of the in-flight area for each queue; empty if the front end has provided no area.
     in_flight: Vec<Arc<InFlight>>,
     /// Descriptor store, until it is passed to the device.
     store: Option<FdStore>,
@@ -163,7 +163,7 @@ impl Connection {
         let indirect = features & FEATURE_INDIRECT != 0;
         let event_index = features & FEATURE_EVENT_INDEX != 0;
         let rings = Rings::new(&memory, control.size, addresses, indirect).map(Arc::new);
-        // The log is set before attaching, which writes late chains to the used ring and must log those
+        // The log is set before attaching, which puts deferred chains on the used ring and must log those
         // writes.
         control.queue.set_log(log.clone());
         let Some((rings, run)) =
@@ -319,8 +319,8 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Ok(self.device.features() | TRANSPORT_FEATURES | log)
     }
 
-    /// Sets the features. Front ends use this to switch logging of running queues, without changing other
-    /// features.
+    /// Sets the features. Front ends also send SET_FEATURES to switch logging of running queues, without
+    /// changing other features.
     fn set_features(&mut self, features: u64) -> Result<()> {
         if features & !self.get_features()? != 0 {
             return Err(Error::InvalidOperation("unknown feature bits"));

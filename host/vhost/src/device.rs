@@ -13,8 +13,8 @@ pub trait Device: Send + Sync + 'static {
     /// Returns the name for the log and for threads.
     fn name(&self) -> &str;
 
-    /// Returns the device-specific feature bits (virtio 1.2, chapter 5). The host adds the transport's:
-    /// version 1, indirect descriptors, event index.
+    /// Returns the device-specific feature bits (virtio 1.2, chapter 5). The connection adds those of the
+    /// transport, among them version 1, indirect descriptors and event index.
     fn features(&self) -> u64 {
         0
     }
@@ -71,9 +71,9 @@ pub trait Device: Send + Sync + 'static {
     }
 
     /// Receives the device's part of the in-flight area: zeros if the area is new, otherwise as an earlier
-    /// process left it. Called before any queue starts. The front end may have changed the memory, unless the
-    /// front end is the server's own keeper, which also provides a descriptor store. An error disconnects the
-    /// front end.
+    /// process left it. Called while no queue runs, if the front end provides an area. The front end may have
+    /// changed the memory, unless it is the server's own keeper, which also provides a descriptor store. An
+    /// error disconnects the front end.
     fn set_state_memory(
         &self,
         _memory: Region,
@@ -96,7 +96,7 @@ pub trait Device: Send + Sync + 'static {
     fn queue_stopping(&self) {}
 
     /// Handles the stop of the last running queue: the driver was unbound, or the guest was paused, has
-    /// rebooted or disconnected. Queues may start again.
+    /// rebooted or disconnected. Unless it has disconnected, queues may start again.
     fn stopped(&self) {}
 }
 

@@ -38,7 +38,6 @@ pub(crate) enum LogError {
         /// Length in bytes.
         len: u64,
     },
-    /// The log cannot be mapped.
     #[error("cannot map the dirty log")]
     Map(#[from] MapError),
     /// The log lacks bits for the guest's memory or for a ring.
@@ -88,7 +87,7 @@ pub(crate) struct QueueLog {
     log: Arc<DirtyLog>,
     memory: Arc<GuestMemory>,
     limits: ChainLimits,
-    /// Guest address and length of the used ring.
+    /// Address and length of the used ring, as the log counts addresses; in bytes.
     used: u64,
     used_len: u64,
 }
@@ -111,7 +110,7 @@ impl QueueLog {
     /// descriptors are read again: a driver leaves them unchanged until the chain is returned; otherwise it
     /// loses marks of its own memory.
     pub(crate) fn chain(&self, table: &DescriptorTable, head: u16) {
-        // `check` has ensured that the log has bits for all guest memory.
+        // `DirtyLog::check` has ensured that the log has bits for all guest memory.
         let _ = table.walk_with(&self.memory, head, self.limits, |address, len| {
             let _ = self.log.mark(address, u64::from(len));
         });

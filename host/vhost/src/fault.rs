@@ -2,7 +2,8 @@
 
 use tombolo_mem::OutOfBounds;
 
-/// Fault of a virtqueue, mostly a protocol violation by the guest. The queue stops until the guest resets it.
+/// Fault of a virtqueue, mostly a protocol violation by the guest. The queue does not run again before the
+/// front end has stopped it (GET_VRING_BASE), as when the guest resets the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QueueFault {
     /// The available index is further ahead than the queue's size.
@@ -83,10 +84,10 @@ pub enum QueueFault {
     /// A file of the guest's memory, or the dirty log, was truncated.
     #[error("the guest's memory was truncated")]
     MemoryGone,
-    /// A ring is not accessible.
+    /// A ring, or a part of the in-flight area, is not accessible.
     #[error("a ring is not accessible")]
     Ring(#[from] OutOfBounds),
-    /// The device panicked on a request.
+    /// The device panicked on a request or at the end of a batch.
     #[error("the device failed on a request")]
     Device,
 }

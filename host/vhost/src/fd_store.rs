@@ -210,11 +210,12 @@ struct StoredFd {
     permit: Permit,
 }
 
-/// A descriptor to be closed, before its permit is released.
+/// A descriptor to be closed, and the permit released after it; `None` if the descriptor had no permit or its
+/// replacement has taken the permit over.
 type Closing = (OwnedFd, Option<Permit>);
 
 impl DescriptorStore {
-    /// Creates a store with as many descriptors as `share` permits.
+    /// Creates a store for at most as many descriptors as `share` permits.
     pub(crate) fn new(share: Share) -> Self {
         Self { stored: Arc::default(), share: Arc::new(share), receiver: None }
     }
@@ -251,8 +252,8 @@ impl Drop for DescriptorStore {
 }
 
 fn serve(socket: &OwnedFd, stored: &Mutex<BTreeMap<FdKey, StoredFd>>, share: &Share) -> io::Result<()> {
-    // The server receives all stored descriptors before it sends anything. There is no time limit, because it
-    // may start slowly.
+    // The server receives all stored descriptors before it sends anything. There is no time limit, because
+    // the server may start slowly.
     for (key, entry) in lock(stored).iter() {
         send(socket, Message::Keep(*key), Some(entry.descriptor.as_fd()), None)?;
     }

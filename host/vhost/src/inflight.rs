@@ -1,6 +1,6 @@
 //! In-flight tracking (vhost-user specification, "Inflight I/O tracking", split virtqueues): requests under
-//! way are recorded in memory that survives this process. The front end passes the area to the next back end,
-//! which performs them again.
+//! way are recorded in an area of memory that survives this process. The front end, or the keeper, passes the
+//! area to the next back end, which performs the requests again. State of the device may follow the queues.
 
 use std::cmp::Reverse;
 use std::fs::File;
@@ -32,20 +32,16 @@ const ALIGNMENT: usize = 64;
 /// Error of an in-flight area.
 #[derive(Debug, ThisError)]
 pub(crate) enum AreaError {
-    /// The area is too small for its queues.
+    /// The area is too small for its queues, or for the device's part behind them.
     #[error("an in-flight area of {len} bytes is too small for {queues} queues of {size} entries")]
     TooShort {
-        /// Length in bytes.
         len: u64,
-        /// Number of queues.
         queues: u16,
         /// Number of descriptors per queue.
         size: u16,
     },
-    /// The area cannot be created.
     #[error("cannot create an in-flight area")]
     Create(#[source] io::Error),
-    /// The area cannot be mapped.
     #[error("cannot map the in-flight area")]
     Map(#[from] MapError),
     /// The area is not aligned.

@@ -9,15 +9,15 @@
 //! - [`Device`], [`Chain`], [`ChainToken`]: the device's interface. A chain may be completed later, from any
 //!   thread, in any order.
 //! - [`ConfigChange`]: notification of a changed configuration space.
-//! - [`Server`], [`Settings`]: a socket that serves guests successively and concurrently.
+//! - [`Server`], [`Settings`]: a socket at which guests connect. They run concurrently or one at a time.
 //! - [`GuestMemory`], [`DescriptorTable`]: guest addresses, and the walk along descriptors.
-//! - [`keeper`]: successive servers whose change guests do not notice.
+//! - [`keeper`]: a relay that lets one server replace another under connected guests.
 //! - [`QueueFault`]: faults of a queue, mostly protocol violations by its guest. They stop that queue alone,
 //!   with one line in the log.
 //!
-//! In-flight tracking survives a restart of this process, with front ends and devices that support it
-//! (`inflight`); writes to a live-migrating guest are logged (`dirty_log`). Non-goal: packed rings. Rationale
-//! for a custom queue walk: `docs/decisions/vhost-own-queues.md`.
+//! Requests under way survive a restart of this process if the front end and the device support in-flight
+//! tracking (`inflight`); writes to a live-migrating guest are logged (`dirty_log`). Non-goal: packed rings.
+//! Rationale for a custom queue walk: `docs/decisions/vhost-own-queues.md`.
 //!
 //! Reading order: `device`, `chain`, `config_change`, `memory`, `walk`, `ring`, `queue`, `inflight`,
 //! `dirty_log`, `worker`, `queue_control`, `turns`, `backend`, `server`; `fd_store`, `keeper`.

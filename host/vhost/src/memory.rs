@@ -57,7 +57,7 @@ impl GuestMemory {
         Ok(GuestMemory { slots })
     }
 
-    /// Returns the slots by guest address.
+    /// Returns the slots, sorted by guest address.
     pub fn slots(&self) -> &[MemorySlot] {
         &self.slots
     }

@@ -1,4 +1,5 @@
-//! Descriptors that signal the guest, and the sleep of a queue's thread until the guest signals.
+//! Descriptors that signal the guest or its front end, and the sleep of a queue's thread until the guest or
+//! another thread signals.
 
 use rustix::event::epoll;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -20,8 +21,8 @@ impl Notifier {
         Ok(Notifier(fd))
     }
 
-    /// Signals the descriptor. Errors are the fault of the front end, which has closed the descriptor or
-    /// filled its counter.
+    /// Signals the descriptor. Errors are ignored: either the descriptor is full, and so signalled already,
+    /// or the front end has made it unusable.
     pub(crate) fn notify(&self) {
         let _ = rustix::io::retry_on_intr(|| io::write(&self.0, &1u64.to_ne_bytes()));
     }
@@ -62,7 +63,7 @@ impl Waiter {
         self._kick.is_none()
     }
 
-    /// Sleeps until a kick, a wake-up or the timeout.
+    /// Sleeps until a kick, a wake-up, the timeout (`None`: without limit) or an interrupting signal.
     pub(crate) fn wait(&self, timeout_ms: Option<u32>) -> std::io::Result<()> {
         let timeout = timeout_ms.map(|ms| rustix::event::Timespec {
             tv_sec: i64::from(ms / 1000),

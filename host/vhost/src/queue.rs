@@ -43,7 +43,7 @@ struct UsedSide {
     call: Option<Arc<Notifier>>,
     /// `true` while a thread waits on `drained`.
     draining: bool,
-    /// `true` from GET_VRING_BASE to the next start: nothing is put on the used ring.
+    /// `true` from the end of GET_VRING_BASE to the next start: nothing is put on the used ring.
     is_stopped: bool,
     /// Chains returned while the queue is stopped: heads and numbers of bytes written.
     deferred: Vec<(u16, u32)>,
@@ -61,7 +61,7 @@ pub(crate) struct AvailableSide {
     pub(crate) next: u16,
     pub(crate) in_flight: Option<Arc<InFlight>>,
     pub(crate) log: Option<Arc<QueueLog>>,
-    /// Requests left under way by an earlier process, the latest first.
+    /// Heads of the requests left under way by an earlier process, the latest first: `pop` takes the last.
     pub(crate) leftover: Vec<u16>,
 }
 
@@ -73,8 +73,8 @@ impl Queue {
         self.outstanding.store(0, Ordering::Relaxed);
     }
 
-    /// Stops the queue: chains returned from now on are queued until it continues, or dropped when it starts
-    /// from scratch.
+    /// Stops the queue: chains returned from now on are deferred until it continues, or dropped if it starts
+    /// from scratch or the front end disconnects.
     pub(crate) fn stop(&self) {
         self.lock().is_stopped = true;
     }
@@ -88,8 +88,8 @@ impl Queue {
         Ok(used.is_stopped && at == used.next_used && usize::from(available.wrapping_sub(at)) >= left)
     }
 
-    /// Attaches the rings, and returns the number of the run. Called whenever the queue starts or continues,
-    /// for instance after the guest's memory is replaced.
+    /// Attaches the rings, puts deferred chains on the used ring, and returns the number of the run. Called
+    /// whenever the queue starts or continues, for instance after the guest's memory is replaced.
     pub(crate) fn attach(
         &self,
         rings: Arc<Rings>,
@@ -167,7 +167,8 @@ impl Queue {
         if used.run != run {
             return;
         }
-        // Decremented before the guest can see the reply and hand over the next chain.
+        // Decremented before the guest can see the reply and reuse its descriptors: `AvailableSide::pop`
+        // would count the chain of the next request as one too many.
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
         if used.is_stopped {
             return used.deferred.push((head, written));
@@ -201,8 +202,8 @@ impl UsedSide {
     fn push_used(&mut self, head: u16, written: u32) {
         let Some(rings) = &self.rings else { return };
         let next = self.next_used.wrapping_add(1);
-        // Logged first: if the process is killed before the entry is published, the next process returns the
-        // chain.
+        // The buffers are logged before the entry is published: a process killed in between leaves the chain
+        // to the next process, whereas no process would log the buffers of a published chain.
         if let Some(log) = &self.log {
             log.chain(&rings.table, head);
         }
@@ -223,7 +224,8 @@ impl UsedSide {
         self.next_used = next;
     }
 
-    /// Returns the call descriptor if the guest wants an interrupt for chains returned since the last one.
+    /// Returns the call descriptor if the guest wants an interrupt for chains returned since the last call of
+    /// this function.
     fn due_notifier(&mut self) -> Option<Arc<Notifier>> {
         let (old, new) = (self.signalled, self.next_used);
         let rings = self.rings.as_ref()?;
@@ -251,7 +253,8 @@ impl AvailableSide {
         self.rings.available_index().is_ok_and(|index| index != self.next) || !self.leftover.is_empty()
     }
 
-    /// Takes the next chain, if there is one, and checks it.
+    /// Takes the next chain, if there is one, and checks it; requests that an earlier process has left are
+    /// first.
     #[inline]
     pub(crate) fn pop(&mut self) -> Result<Option<Chain>, QueueFault> {
         if let Some(head) = self.leftover.pop() {

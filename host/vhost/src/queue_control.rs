@@ -23,7 +23,8 @@ pub(crate) struct QueueControl {
     pub(crate) kick: Kick,
     pub(crate) error_notifier: Option<Arc<Notifier>>,
     pub(crate) enabled: bool,
-    /// `true` from the first start to GET_VRING_BASE.
+    /// `true` from the first start to GET_VRING_BASE or the end of the connection, also while the queue's
+    /// thread is paused.
     pub(crate) started: bool,
     /// Parameters when the queue stopped, until it starts again.
     pub(crate) stopped_at: Option<StopState>,
@@ -44,7 +45,7 @@ pub(crate) struct StopState {
 /// Kick mechanism of the guest.
 #[derive(Default)]
 pub(crate) enum Kick {
-    /// No kick descriptor is set yet: the queue is stopped.
+    /// SET_VRING_KICK has not arrived since the queue was stopped, so it does not run.
     #[default]
     Unset,
     /// The front end gave no kick descriptor: the queue is polled.
@@ -73,11 +74,12 @@ impl QueueControl {
         self.started = false;
     }
 
-    /// Attaches the rings. A queue that starts with the parameters with which it stopped continues with its
-    /// requests under way, because the virtual machine was paused. A queue with other rings or another base
-    /// starts from scratch, because the guest was reset and waits for no request. On a new connection,
-    /// requests that an earlier process left under way are recovered, and new ones follow them. Returns the
-    /// rings and the number of the run, or `None` if the rings or the in-flight area are not accessible.
+    /// Attaches the rings. A paused queue (`is_first_start` is `false`) only gets its rings. A queue that
+    /// starts with the parameters with which it stopped continues with its requests under way, because
+    /// the virtual machine was paused. A queue with other rings or another base starts from scratch, because the
+    /// guest was reset and waits for no request. On a new connection, requests that an earlier process left in
+    /// the in-flight area are recovered, and new ones follow them. Returns the rings and the number of the
+    /// run, or `None` if the rings or the in-flight area are not accessible.
     pub(crate) fn attach(
         &mut self,
         rings: Arc<Rings>,

@@ -23,8 +23,8 @@ pub(crate) struct Rings {
     used: Ring,
 }
 
-/// One ring: `flags`, `idx`, the entries, and the other side's event index; all fields but entries have two
-/// bytes.
+/// One ring: `flags`, `idx`, the entries, and an event index, the position of the other ring at which the
+/// writer of this ring wants to be notified. All fields but the entries have two bytes.
 #[derive(Debug)]
 struct Ring {
     region: Region,
@@ -37,7 +37,7 @@ const ENTRIES: usize = 4;
 const AVAILABLE_ENTRY: usize = 2;
 const USED_ENTRY: usize = 8;
 
-/// Flag in either ring: the other side need not notify (2.7.7, 2.7.10).
+/// Flag in either ring: the writer of the ring wants no notifications (2.7.7, 2.7.10).
 const NO_NOTIFY: u16 = 1;
 
 impl Rings {
@@ -89,7 +89,7 @@ impl Rings {
         self.available.load(ENTRIES + usize::from(self.size) * AVAILABLE_ENTRY, Ordering::Relaxed)
     }
 
-    /// Returns the used index in memory, where an earlier device stopped.
+    /// Returns the used index in guest memory, which outlives a server: the position of the next used entry.
     pub(crate) fn used_index(&self) -> Result<u16, OutOfBounds> {
         self.used.load(INDEX, Ordering::Acquire)
     }
@@ -138,8 +138,8 @@ impl Ring {
     }
 }
 
-/// Returns `true` if a side that moved its index from `old` to `new` must notify the other, which requested
-/// `event` (virtio 1.2, 2.7.7.1).
+/// Returns `true` if the writer of a ring, having moved its index from `old` to `new`, must notify the
+/// reader, whose event index is `event` (virtio 1.2, 2.7.7.1).
 pub(crate) fn passes_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }

@@ -24,8 +24,8 @@ use vhost::vhost_user::{BackendReqHandler, Error};
 /// Server settings.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// Maximum polling time of a queue's thread before it sleeps, used only while requests keep arriving.
-    /// Zero disables polling.
+    /// Maximum polling time of an urgent queue's thread before it sleeps, used only while requests keep
+    /// arriving. Zero disables polling.
     pub spin_max: Duration,
     /// Maximum number of connected guests; others wait until one leaves.
     pub guests_max: usize,
@@ -36,12 +36,12 @@ pub struct Settings {
     pub memory_bytes_max: u64,
     /// `true` if the connecting side is a keeper that stores descriptors for the next server.
     pub has_fd_store: bool,
-    /// Time to wait for requests under way when a guest stops a queue.
+    /// Maximum time to wait for requests under way when a front end stops a queue.
     pub drain_timeout: Duration,
 }
 
-/// Defaults: 50 µs of polling (measured: `docs/decisions/runtime-polling.md`), 64 guests with 1 TiB each, 10
-/// s for requests under way.
+/// Defaults: 50 µs of polling (measured: `docs/decisions/runtime-polling.md`), 64 guests with up to 1 TiB
+/// each, 10 s for requests under way; guests run concurrently, and there is no descriptor store.
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
@@ -55,7 +55,7 @@ impl Default for Settings {
     }
 }
 
-/// Number of a connected guest, unique in its server; for the log and for naming sessions.
+/// Number of a guest's connection, unique in its server; for the log and for naming sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GuestId(pub u64);
 
@@ -69,8 +69,8 @@ impl fmt::Display for GuestId {
 pub type MakeDevice =
     dyn Fn(GuestId) -> Result<Arc<dyn Device>, Box<dyn std::error::Error + Send + Sync>> + Send + Sync;
 
-/// Server of a socket, with one thread per guest for messages and one for each queue. Dropping the server
-/// stops it.
+/// Server of a socket, with a thread that accepts guests, one per guest for its messages, and one for each
+/// running queue. Dropping the server stops it.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<ServerShared>,
@@ -111,8 +111,8 @@ impl Server {
         lock(&self.shared.guests).values().filter(|guest| !guest.has_left).count()
     }
 
-    /// Stops accepting, disconnects every guest, and waits for their threads, each of which completes its
-    /// current request.
+    /// Stops accepting, disconnects every guest, and waits for the threads; each queue's thread completes its
+    /// current request first.
     pub fn stop(mut self) {
         self.shared.stop();
         self.join();
@@ -254,7 +254,8 @@ impl Acceptor {
 const NO_DESCRIPTORS: &str = "no descriptors left for one more guest; raise RLIMIT_NOFILE";
 
 /// Returns the number of descriptors of a guest: its connection three times, the request channel twice, its
-/// turn; for each queue four eventfds, two of them twice. Messages in transit have more temporarily.
+/// turn, and ten for messages in transit; for each queue the kick descriptor twice, those of calls and
+/// errors, an epoll and its waker.
 fn descriptors_of(queues: u16) -> usize {
     16 + 6 * usize::from(queues)
 }

@@ -49,8 +49,8 @@ impl Turn {
         is_mine
     }
 
-    /// Passes the turn to the guest that has waited longest. A guest without the turn leaves the queue of
-    /// waiting guests.
+    /// Passes the turn to the guest that has waited longest, or frees it if none waits. A guest without the
+    /// turn leaves the queue of waiting guests.
     pub(crate) fn pass(&self) {
         let Some((turns, _)) = &self.shared else { return };
         let mut queue = lock(&turns.0);
@@ -66,7 +66,8 @@ impl Turn {
         }
     }
 
-    /// Waits for the guest's next message or its turn. Returns `true` if the guest was passed the turn.
+    /// Waits for the front end's next message or the guest's turn. Returns `true` if the guest was passed the
+    /// turn. If all guests run concurrently, returns `false` at once.
     pub(crate) fn wait_for_turn_or_message(&self, stream: &UnixStream) -> bool {
         let Some((_, called)) = &self.shared else { return false };
         let mut fds = [PollFd::new(stream, PollFlags::IN), PollFd::new(called, PollFlags::IN)];

@@ -5,15 +5,15 @@ use super::fault::QueueFault;
 use super::memory::GuestMemory;
 use tombolo_mem::{Region, Sink, Source};
 
-/// Length of a descriptor (virtio 1.2, 2.7.5): address, length, flags, next.
+/// Length in bytes of a descriptor (virtio 1.2, 2.7.5): address, length, flags, next.
 pub(crate) const DESCRIPTOR_LEN: usize = 16;
 
 const FLAG_NEXT: u16 = 1;
 const FLAG_WRITE: u16 = 2;
 const FLAG_INDIRECT: u16 = 4;
 
-/// A queue's descriptor table (virtio 1.2, 2.7.5), in memory that the guest may change concurrently: each
-/// descriptor is copied out once, and only the copy is evaluated.
+/// A queue's descriptor table (virtio 1.2, 2.7.5), in memory that the guest may change concurrently: a walk
+/// copies each descriptor out before it checks and uses the copy.
 #[derive(Debug, Clone)]
 pub struct DescriptorTable {
     region: Region,
@@ -29,9 +29,9 @@ impl DescriptorTable {
         DescriptorTable { region, offset, size, indirect }
     }
 
-    /// Walks the chain that begins at `head` and collects its readable and writable buffers. Short chains
-    /// cause no allocation. The limits and the table's size bound the number of steps, whatever the guest has
-    /// written.
+    /// Walks the chain that begins at `head` and collects its readable and writable buffers. At most
+    /// [`INLINE_SEGMENTS`](tombolo_mem::INLINE_SEGMENTS) spans each way, all in one memory slot, take no
+    /// allocation. The limits and the table's size bound the number of steps, whatever the guest has written.
     pub fn walk(
         &self,
         memory: &GuestMemory,
@@ -41,7 +41,8 @@ impl DescriptorTable {
         self.walk_with(memory, head, limits, |_, _| {})
     }
 
-    /// Walks a chain and calls `writable` with guest address and length of each writable buffer.
+    /// Walks a chain as [`walk`](Self::walk) does, and calls `writable` with guest address and length of each
+    /// writable buffer.
     #[inline]
     pub(crate) fn walk_with(
         &self,
@@ -171,7 +172,8 @@ impl<W: FnMut(u64, u32)> Walk<'_, W> {
         Err(QueueFault::Loop { size })
     }
 
-    /// Returns the fault for an oversized buffer, which is usually outside of the guest's memory.
+    /// Returns the fault for a buffer with which the chain exceeds its limit of bytes: `OutsideMemory` if the
+    /// buffer is also outside of the guest's memory.
     fn too_long(&self, descriptor: Descriptor) -> QueueFault {
         match self.memory.readable(descriptor.address, descriptor.len, &mut Source::new()) {
             Ok(()) => QueueFault::TooManyBytes { max: self.limits.bytes_max },

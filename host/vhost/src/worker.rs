@@ -62,11 +62,11 @@ impl Worker {
     }
 }
 
-/// Maximum number of chains per batch, after which the guest is notified.
+/// Maximum number of chains per batch, after which the guest is interrupted if it wants that.
 const BATCH_MAX: usize = 32;
 
-/// Batching delay of non-urgent queues in milliseconds. When such a queue is full, Linux's driver retries
-/// after 1 ms, and no program waits for it.
+/// Batching delay of non-urgent queues in milliseconds. The only such queue is that of virtio-fs for FORGET:
+/// if it is full, Linux's driver retries after 1 ms, and no program waits.
 const GATHER_MS: u32 = 2;
 
 /// Polling interval of a queue whose guest cannot kick, in milliseconds.

@@ -73,15 +73,12 @@ pub(super) enum ChannelError {
     /// The peer has closed its end, or died.
     #[error("it has left")]
     Left,
-    /// The peer has sent an invalid header.
     #[error("invalid message of version {version} and {len} bytes")]
     Malformed {
         /// Version of the protocol; only 1 is known.
         version: u32,
-        /// Length of the body.
         len: u32,
     },
-    /// The socket fails.
     #[error("its socket fails")]
     Io(#[from] io::Error),
 }

@@ -1,7 +1,7 @@
 //! Keeper: a relay of vhost-user messages between front ends and the server of their device. To the front end
 //! it is a server that never ends, to the server a front end that reconnects. Thus a server can be killed or
 //! replaced under guests whose virtual machine monitor cannot reconnect, or does not support in-flight
-//! tracking.
+//! tracking. Guests are disconnected if the device has no in-flight tracking and queues have started.
 //!
 //! Requests and data bypass the keeper: they are exchanged between guest memory and the server, with eventfds
 //! for wake-ups. The keeper is independent of the device and maps no memory; it records messages with their

@@ -43,7 +43,7 @@ pub(super) enum Successor {
 }
 
 impl Servers {
-    /// Records the start of a server. Connections wait in its backlog until it is ready.
+    /// Records the start of a server. Connections wait in the backlog of [`ServerSocket`] until it is ready.
     pub fn started(&self) {
         let mut now = lock(&self.now);
         now.server_number += 1;

@@ -163,8 +163,7 @@ impl Session {
         }
     }
 
-    /// Adds the features that the keeper itself needs to a SET_PROTOCOL_FEATURES, as far as the server
-    /// offers them.
+    /// Adds to a SET_PROTOCOL_FEATURES the features that the keeper itself needs and the server offers.
     fn add_features(&self, message: &mut Message) {
         if let Some(features) = message.number() {
             let more = self.offered & (PROTOCOL_MQ | PROTOCOL_IN_FLIGHT);
@@ -172,7 +171,7 @@ impl Session {
         }
     }
 
-    /// Sets up an in-flight area for the server, held by the keeper.
+    /// Sets up an in-flight area for the server, held by the keeper, if the server supports one.
     fn set_up_in_flight(&mut self) -> Result<(), SessionEnd> {
         let needed = PROTOCOL_MQ | PROTOCOL_IN_FLIGHT;
         if self.state.protocol_features() & needed != needed {

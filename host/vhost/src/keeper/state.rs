@@ -36,8 +36,8 @@ const INDEX_MASK: u32 = 0xff;
 const CONNECTION_MESSAGES: [u32; 4] =
     [request::SET_OWNER, request::SET_PROTOCOL_FEATURES, request::SET_FEATURES, request::SET_BACKEND_REQ_FD];
 
-/// Messages to repeat for each queue, in this order. The call descriptor is sent again at the end: a running
-/// queue that receives it interrupts the guest, because the dead server may have omitted an interrupt.
+/// Messages to repeat for each queue, in this order. The call descriptor is sent again at the end, because
+/// the dead server may have omitted an interrupt: a running queue that receives it interrupts the guest.
 const QUEUE_MESSAGES: [u32; 8] = [
     request::SET_VRING_NUM,
     request::SET_VRING_ADDR,
