@@ -40,7 +40,8 @@ impl Alarm {
         self.is_raised() && self.raised.swap(false, Ordering::SeqCst)
     }
 
-    /// Runs `sleep` unless the alarm is raised; a later alarm ends the sleep.
+    /// Runs `sleep` unless the alarm is raised. `sleep` must also wait for `wakeup`, by which a later alarm
+    /// ends it.
     pub(crate) fn sleep(&self, sleep: impl FnOnce()) {
         self.asleep.store(true, Ordering::SeqCst);
         // An alarm raised before `asleep` was set has not notified `wakeup`.

@@ -75,11 +75,11 @@ impl QueueControl {
     }
 
     /// Attaches the rings. A paused queue (`is_first_start` is `false`) only gets its rings. A queue that
-    /// starts with the parameters with which it stopped continues with its requests under way, because
-    /// the virtual machine was paused. A queue with other rings or another base starts from scratch, because the
-    /// guest was reset and waits for no request. On a new connection, requests that an earlier process left in
-    /// the in-flight area are recovered, and new ones follow them. Returns the rings and the number of the
-    /// run, or `None` if the rings or the in-flight area are not accessible.
+    /// starts with the parameters with which it stopped continues with its requests under way, because the
+    /// virtual machine was paused. A queue with other rings or another base starts from scratch, because
+    /// the guest was reset and waits for no request. On a new connection, requests that an earlier process
+    /// left in the in-flight area are recovered, and new ones follow them. Returns the rings and the number
+    /// of the run, or `None` if the rings or the in-flight area are not accessible.
     pub(crate) fn attach(
         &mut self,
         rings: Arc<Rings>,

@@ -14,8 +14,9 @@ pub struct Call<'a> {
     pub procedure: u32,
     /// The caller's credential.
     pub credential: Credential<'a>,
-    /// File data that follow the arguments, without the padding, which the client adds. Over sockets they are
-    /// sent without a copy. They are in use until the call ends, because it may have to be retransmitted.
+    /// File data that follow the arguments, without the padding, which the client adds. Over sockets without
+    /// TLS they are sent without a copy. They are in use until the call ends, because it may have to be
+    /// retransmitted.
     pub data: Option<Source>,
     /// Destination of the reply's file data.
     pub receive_buffer: Option<ReceiveBuffer>,

@@ -87,7 +87,7 @@ impl Engine {
         }
     }
 
-    /// Tries to receive without an event, if there is exactly one connection. Returns `true` if there was
+    /// Tries to receive without an event, if exactly one connection has a socket. Returns `true` if there was
     /// work.
     pub(super) fn poll_once(&mut self) -> bool {
         let mut places =
@@ -126,8 +126,8 @@ impl Engine {
         self.shared.lock().armed
     }
 
-    /// Returns `true` once the last client is dropped and the engine has ended all calls; calls being sent
-    /// end when that is finished.
+    /// Returns `true` once the last client is dropped and the engine has ended all calls. A call that another
+    /// thread is sending at that time ends when the thread has finished sending.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended
@@ -230,8 +230,8 @@ impl Engine {
         ReceiveEnd::Used
     }
 
-    /// Queues calls that waited for the in-flight limit, wakes waiters for permits, and sends the queued
-    /// calls.
+    /// Queues calls that waited for the in-flight limit, wakes waiters for permits if many are free, and
+    /// sends the queued calls.
     pub(super) fn resume_waiting(&mut self) {
         let now = self.shared.wire.now();
         let mut next = 0;

@@ -107,7 +107,7 @@ pub enum CallError {
         /// Fault of the reply.
         why: InvalidReply,
     },
-    /// The call exceeds the transport's maximum length.
+    /// The call exceeds the transport's maximum length, or a link's bulk memory.
     #[error("{callee}: call of {len_bytes} bytes is too long")]
     TooLong {
         /// The callee.

@@ -1,14 +1,15 @@
-//! Receive low-water marks: one wake-up for many packets.
+//! Receive low-water marks of TCP sockets without TLS: one wake-up for many packets.
 //!
 //! While a long reply arrives over a network slower than memory, each packet would wake the receiver.
-//! Instead the receiver sleeps until two milliseconds' worth of data have arrived, or the remainder of the
-//! reply. This is only an optimization: without it everything works the same.
+//! Instead the receiver sleeps until two milliseconds' worth of data have arrived, at most 256 KiB, or the
+//! remainder of the reply; if that is less than 32 KiB, each packet wakes it. The marks are only an
+//! optimization: without them everything works the same.
 
 use std::time::{Duration, Instant};
 
 use super::wire::Socket;
 
-/// Time of which the receiver awaits the data, at the rate of its last turn.
+/// Time whose data the receiver awaits, at the rate at which the data of its last turn arrived.
 const TIME: Duration = Duration::from_millis(2);
 /// Maximum low-water mark, so that data are received while more arrive.
 const BYTES_MAX: usize = 256 << 10;

@@ -1,13 +1,14 @@
 //! The client side of ONC RPC over TCP and UDP (RFC 5531): many outstanding calls, one receiver thread.
 //!
-//! The caller's thread encodes its call and, unless the call must wait, sends it at once, file data without
-//! a copy. One receiver thread takes the available replies, up to a limit, receives most file data straight
-//! into their buffers, and then wakes the waiters. A table indexed by transaction id contains the state of
-//! every call over TCP or UDP. Unanswered calls are retransmitted with the same id: over UDP by round-trip
-//! estimates, over TCP after a time-out or a reconnect.
+//! The caller's thread encodes its call and, unless the call must wait, sends it at once, without TLS file
+//! data without a copy. One receiver thread takes the available replies, up to a limit, receives most file
+//! data of TCP straight into their buffers, and then wakes the waiters. A table indexed by transaction id
+//! contains the state of every call over TCP or UDP. Unanswered calls are retransmitted with the same id:
+//! over UDP by round-trip estimates, over TCP after a time-out or a reconnect. *Bulk* calls, those with
+//! [`Call::bulk`], are limited in number; *bulk memory* is memory of a link for what does not fit in a frame.
 //!
-//! The [`Engine`] uses sockets, clock and random numbers only through the traits of [`Wire`], and acts only
-//! when called: a simulation can run it deterministically in one thread.
+//! The [`Engine`] uses sockets, clock and random numbers only through the traits [`Wire`] and [`Socket`], and
+//! acts only when called: a simulation can run it deterministically in one thread.
 //!
 //! A connection may be the standard input and output of a program (`tunnel`).
 //!

@@ -278,7 +278,7 @@ impl RpcClient {
         self.0.linked.as_ref().map(|linked| &linked.route)
     }
 
-    /// Returns the callee; over links the address is meaningless.
+    /// Returns the callee; over links and tunnels the address is meaningless.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.0.target

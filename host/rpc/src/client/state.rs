@@ -1,4 +1,5 @@
-//! State of all calls, under one lock that is never held while sending, receiving or waking.
+//! State of a client's calls, under one lock that is never held while sending, receiving or waking. Calls
+//! over links are not in its table, but use its limit, timers and buffers.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};

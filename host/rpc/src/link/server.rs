@@ -33,7 +33,8 @@ pub struct RpcLinks<S> {
 
 impl<S: Service> RpcLinks<S> {
     /// Returns a service of links that offers these exports by name; `service` confines the callers of a link
-    /// to that link's export ([`LinkOrigin::export`]). `limits` apply to reply data of all links together.
+    /// to that link's export ([`LinkOrigin::export`]). `limits` apply to buffers for reply data: the total to
+    /// all links together, the share to each link.
     pub fn new(service: Arc<S>, exports: Vec<String>, limits: BufferLimits) -> Self {
         Self { service, exports, pool: BufferPool::new(limits) }
     }

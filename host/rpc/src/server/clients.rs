@@ -245,8 +245,8 @@ fn close_idle(common: &Common, client: &Client) -> bool {
         idle.select_nth_unstable_by_key(BATCH, |(rank, _)| *rank);
         idle.truncate(BATCH);
     }
-    // At most a sixteenth of the client's connections is closed at a time: the others may be in use again
-    // before the next new connection.
+    // At most a sixteenth of the client's connections, or a single one, is closed at a time: the others may
+    // be in use again before the next new connection.
     let count = client.connections.count() as usize;
     idle.sort_unstable_by_key(|(rank, _)| *rank);
     idle.truncate((count / 16).max(1));

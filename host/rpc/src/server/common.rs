@@ -87,7 +87,7 @@ impl Exchanges {
 }
 
 tombolo_core::counters! {
-    /// The live counters behind [`Counts`]; the buffer pool counts the lent bytes.
+    /// The live counters behind [`Counts`], except `lent_bytes`, which the buffer pool counts.
     pub(super) struct Counters;
 
     /// Counters since the start, and gauges. They are read while they change, so they need not agree exactly.
@@ -123,7 +123,7 @@ tombolo_core::counters! {
         /// Bytes of replies, with their record marks.
         sent_bytes,
         ;
-        /// Bytes of buffers lent to clients (a gauge).
+        /// Bytes in use on behalf of clients: buffers, pending calls and unsent replies (a gauge).
         lent_bytes: u64,
     }
 }

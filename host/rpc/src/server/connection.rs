@@ -286,7 +286,7 @@ impl Connection {
     fn idle_timeout(&self, options: &Options) -> Duration {
         match self.reader.is_within_record() {
             // A client must complete a record that it has begun, because other connections may be waiting for
-            // its memory.
+            // its memory. A connection that this server makes wait is exempt until it has that memory.
             true if !self.waits || self.reader.is_receiving_long() => {
                 options.stuck_after.min(options.silent_after)
             }

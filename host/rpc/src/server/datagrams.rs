@@ -56,7 +56,7 @@ impl DatagramReader {
         (TURN_MAX, true)
     }
 
-    /// Frees memory that an idle socket does not need.
+    /// Frees the receive buffer and the cached senders; the next datagram recreates them.
     pub(super) fn trim(&mut self) {
         self.area = None;
         self.senders = Vec::new();

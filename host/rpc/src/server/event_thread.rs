@@ -1,8 +1,8 @@
 //! An event thread: waits for events of its connections and sockets, and serves them in turn.
 //!
-//! Turns are limited, so that a busy connection does not delay the others. Before the thread sleeps it polls
-//! for a while ([`tombolo_host_runtime::polling`]): mostly the only recently active connection directly,
-//! which saves a system call, and periodically all of them.
+//! Turns are limited, so that a busy connection does not delay the others. Before the thread sleeps it may
+//! poll for a while ([`tombolo_host_runtime::polling`]). If a single connection was active lately, most polls
+//! try to receive from it directly, which saves a system call; all other polls cover all connections.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -25,7 +25,7 @@ use tombolo_sys::epoll::{Epoll, Event, EventFd, Interest};
 use tombolo_sys::moment::Moment;
 use tombolo_sys::{Result, socket};
 
-/// Number of polls of which one covers all connections; the other polls read the busy connection directly.
+/// Number of polls of which one covers all connections even if the others read a single busy one directly.
 const POLLS: u32 = 8;
 
 /// Number of passes of the main loop between checks for a due sweep; the thread also checks before it sleeps.

@@ -4,10 +4,11 @@
 //! procedures.
 //!
 //! Each of a few event threads ([`Options::threads`]) serves its own connections in turns, which are limited
-//! in calls and bytes, and polls for a while before it sleeps. Replies that are ready at once are normally
-//! sent in one batch at the end of the turn. A later reply is queued by the thread that completes the call.
-//! That thread also sends the reply, unless another thread is sending or the socket is full. Unanswered calls
-//! and memory are limited for each connection and for each client address.
+//! in calls and bytes, and polls for a while before it sleeps if that has paid lately. Over TCP, replies that
+//! are ready at once are normally sent in one batch at the end of the turn. A later reply is queued by the
+//! thread that completes the call, which also sends it, unless another thread is sending or the socket is
+//! full. Over UDP each reply is sent at once. Unanswered calls and memory are limited for each connection and
+//! for each client address.
 //!
 //! With [`Options::tls`] a connection must establish TLS before its first call (module `security`), unless
 //! [`Options::admit_plain`] exempts its address.

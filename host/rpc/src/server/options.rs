@@ -36,7 +36,7 @@ pub struct Options {
     pub connections_max: usize,
     /// Maximum number of calls of one connection whose replies are not yet sent. Default: 256.
     pub connection_calls_max: usize,
-    /// Number of bytes of buffers for one connection's calls and replies at which the connection begins no
+    /// Number of bytes in use for one connection's calls and replies at which the connection begins no
     /// further call. Default: 16 MiB.
     pub connection_bytes_max: usize,
     /// Number of unanswered calls of one client address at which its connections begin no others, except
@@ -44,8 +44,8 @@ pub struct Options {
     pub client_calls_max: usize,
     /// Limits of memory for calls and file data.
     pub buffers: BufferLimits,
-    /// Time after which a connection is closed that receives none of its replies, that sent part of a call
-    /// and no more, or whose TLS handshake does not end. Default: 30 s.
+    /// Time after which a connection is closed that receives none of its replies, that sends less than 16 KiB
+    /// of a call that it has begun, or whose TLS handshake does not end. Default: 30 s.
     pub stuck_after: Duration,
     /// Time after which a connection that receives none of its replies is closed while memory is short.
     /// Default: 1 s.
@@ -98,14 +98,14 @@ impl Options {
         self.record_max_bytes = self.record_max_bytes.min(RECORD_MAX_BYTES);
         self.connection_calls_max = self.connection_calls_max.max(1);
         self.client_calls_max = self.client_calls_max.max(1);
-        // Calls begin while at most half of a share is lent, so the other half must suffice for the longest
+        // Calls begin while at most half of a share is in use, so the other half must suffice for the longest
         // call and the longest reply.
         self.buffers.share_bytes = self.buffers.share_bytes.max(4 * BUFFER_MAX_BYTES);
         self.buffers.total_bytes = self.buffers.total_bytes.max(self.buffers.share_bytes);
         self
     }
 
-    /// Returns the interval between checks for stuck or idle connections.
+    /// Returns the regular interval of checks for stuck or idle connections.
     pub(super) fn sweep_interval(&self) -> Duration {
         const LONGEST: Duration = Duration::from_secs(5);
         const SHORTEST: Duration = Duration::from_millis(10);

@@ -14,7 +14,7 @@ use tombolo_mem::{Sink, Source};
 use tombolo_sys::{Errno, tcp};
 use tombolo_wire_rpc::{Mark, RecordError, RecordScan, Records};
 
-/// Size of the area: many small calls.
+/// Size of the area: enough for many small calls.
 const AREA_BYTES: usize = 16 << 10;
 
 /// Minimum free space at the end of the area; with less, the buffer is replaced.

@@ -17,7 +17,7 @@ const HEAD_BYTES: usize = 1 << 10;
 /// TLS state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Security {
-    /// TLS is not required.
+    /// TLS is not required of this connection.
     Plain,
     /// The client has not sent the TLS probe yet.
     Unprobed,

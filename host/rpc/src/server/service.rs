@@ -58,7 +58,7 @@ pub enum Outcome {
 /// Transport over which calls arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// Records in a TCP stream.
+    /// Records in a TCP stream, or in another stream passed to [`Server::adopt`](super::Server::adopt).
     Tcp,
     /// One UDP datagram for each call.
     Udp,
@@ -170,7 +170,7 @@ pub struct Exchange {
     pub data: Option<ReplyData>,
     /// Source of buffers for file data.
     pub buffers: Buffers,
-    /// Lease that retains and accounts for the memory of `record`.
+    /// Lease that retains and accounts for the memory of `record`, if `record` lies in a buffer of the pool.
     pub(super) lease: Option<Lease>,
 }
 

@@ -202,7 +202,7 @@ impl SharedConnection {
         self.unsent_bytes.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns `true` if more than half of the client's share, or of the memory of all clients, is lent.
+    /// Returns `true` if more than half of the client's share, or of the memory of all clients, is in use.
     pub(super) fn is_memory_short(&self) -> bool {
         self.client.share.is_short()
     }
