@@ -130,8 +130,8 @@ impl Write for Timed<'_> {
     }
 }
 
-/// Reads and answers one request. The whole head is read, because closing before would reset the connection
-/// (RFC 9112 §9.6).
+/// Reads and answers one request. The whole head, up to 8 KiB, is read, because closing before would reset
+/// the connection (RFC 9112 §9.6).
 fn answer(mut stream: Timed<'_>, text: &impl Fn() -> String) -> io::Result<()> {
     let mut head = BufReader::new(stream).take(HEAD_LIMIT_BYTES);
     let mut request = String::new();

@@ -4,7 +4,7 @@
 //! STATE/version        "1\n": layout version of everything below
 //! STATE/NAME/          state of one server, locked while it runs
 //! STATE/NAME/lock
-//! STATE/NAME/source    what it serves, if another server may serve something else under that name
+//! STATE/NAME/source    what it serves, by which servers of one name are distinguished (`server_of`)
 //! ```
 //!
 //! No privileges are needed. A directory of a newer version is refused and left unchanged.
@@ -77,8 +77,8 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Returns `$XDG_STATE_HOME/tombolo`; without that variable `/var/lib/tombolo` for root, and
-    /// `~/.local/state/tombolo` for others.
+    /// Returns `$XDG_STATE_HOME/tombolo`; without an absolute path in that variable `/var/lib/tombolo` for
+    /// root, and `~/.local/state/tombolo` for others.
     pub fn default_path() -> Result<PathBuf, StateError> {
         let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let (uid, _) = creds::own_ids();

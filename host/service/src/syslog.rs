@@ -66,7 +66,8 @@ const INFORMATIONAL: u8 = 6;
 const FACILITY: u8 = 3;
 
 impl Write for Line<'_> {
-    /// Sends a line, which `tracing_subscriber` writes in one call. Never fails: the log file has the line.
+    /// Sends a line, which `tracing_subscriber` writes in one call, once this process has left its terminal.
+    /// Never fails: the log file has the line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if IN_BACKGROUND.load(Ordering::Relaxed) {
             let priority = FACILITY * 8 + self.severity;

@@ -6,7 +6,7 @@ use thiserror::Error as ThisError;
 /// Reason why a session failed or could not be established.
 #[derive(Clone, Debug, PartialEq, ThisError)]
 pub enum TlsError {
-    /// The peer answers the probe as a server without TLS does (RFC 9289 §4.1).
+    /// The peer does not accept the probe (RFC 9289 §4.1), usually because it serves without TLS.
     #[error("the server does not offer TLS at this port; use the port of its --nfs-tls")]
     NotOffered,
     /// The peer's certificate has expired.

@@ -1,4 +1,4 @@
-//! Socket of a protocol that negotiates TLS itself: first without TLS, then with it.
+//! Socket of a protocol that negotiates TLS itself: first without TLS, then with it if both sides agree.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;

@@ -1,4 +1,5 @@
-//! A guest's identity: a small disk that is plugged before the guest runs, and unplugged before it is saved.
+//! A guest's identity: a small disk, plugged before a guest boots or right after it is resumed from its
+//! device state, and unplugged before it is saved.
 
 use std::path::Path;
 

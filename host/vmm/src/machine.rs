@@ -1,5 +1,5 @@
-//! [`Machine`], the properties on which a device state depends, and [`Launch`], which makes QEMU's command
-//! line.
+//! [`Machine`], a machine's properties, on which its device state depends, and [`Launch`], which makes QEMU's
+//! command line.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,8 +9,8 @@ use thiserror::Error;
 
 use crate::processor::unknown_part;
 
-/// Properties of a machine that its device state depends on: a device state can be loaded only by an equal
-/// machine.
+/// Properties of a machine. A device state can be loaded only by a machine that equals the saved one in all
+/// of them but `boot`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Machine type, such as `q35`, or with its version `pc-q35-7.2`.

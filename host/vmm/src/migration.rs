@@ -23,10 +23,10 @@ impl Monitor {
         self.pass_file(STATE, state)
     }
 
-    /// Pauses the guest and writes the device state to the [passed file](Self::pass_state). From then on QEMU
-    /// does not access the machine's memory, until QEMU is ended ([`quit`](Self::quit)) or the guest is
-    /// resumed. The migration itself stops the CPUs, last, so the guest runs while the migration is set up.
-    /// Returns the time at which the guest was about to be paused.
+    /// Pauses the guest and writes the device state to the [passed file](Self::pass_state). After success
+    /// QEMU does not access the machine's memory unless the guest is resumed. The guest runs while the
+    /// migration is set up, because the migration stops the CPUs only at its end. Returns the time at which
+    /// the guest was about to be paused.
     pub fn save(&mut self, within: Duration) -> Result<Instant, MonitorError> {
         let requested = Instant::now();
         let asked = self.execute("migrate", &json!({ "uri": format!("fd:{STATE}") }));

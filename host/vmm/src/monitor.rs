@@ -156,8 +156,8 @@ impl Monitor {
         self.execute_with("getfd", &json!({ "fdname": name }), &[file.as_fd()]).map(drop)
     }
 
-    /// Returns the data of the next event with this name that satisfies `is_it`, among unconsumed events
-    /// since the connection was made.
+    /// Returns the data of the oldest stored event with this name that satisfies `is_it`, and drops the event
+    /// from the store. Waits for one if there is none.
     pub fn event(
         &mut self,
         name: &str,

@@ -16,7 +16,7 @@ use crate::shares;
 pub enum Network {
     /// QEMU's user-mode network, with access to what the host can reach.
     User {
-        /// Forwarded ports of the host: `tcp:ADDRESS:PORT-ADDRESS:PORT`, in QEMU's format.
+        /// Forwarded ports of the host in QEMU's format: `tcp:ADDRESS:PORT-ADDRESS:PORT`, or `udp:…`.
         forwards: Vec<String>,
     },
     /// An existing TAP device.

@@ -15,12 +15,13 @@ use tombolo_sys::process::{Death, await_end, ends_with_this_thread};
 
 use crate::end::{End, Events, receive_events};
 
-/// Starts a VMM whose memory is a remote file or an overlay of one, with a monitor at its standard input that
-/// reports its end. The VMM is killed when this process ends.
+/// Starts a VMM with a monitor at its standard input that reports its end. The VMM is killed when this
+/// process ends.
 ///
-/// QEMU requests huge pages for all guest memory (madvise(2), `MADV_HUGEPAGE`). For a file the kernel then
-/// reads 2 MiB around each accessed page, whatever its read-ahead setting (Linux 5.18,
-/// `do_sync_mmap_readahead`). The request is therefore made to fail, which QEMU ignores.
+/// QEMU requests huge pages for all guest memory (madvise(2), `MADV_HUGEPAGE`). If the memory is a file of a
+/// clone, whose pages are remote, the kernel then reads 2 MiB around each accessed page, whatever its
+/// read-ahead setting (Linux 5.18, `do_sync_mmap_readahead`). The request is therefore made to fail, which
+/// QEMU ignores.
 ///
 /// # Errors
 /// Errors of starting a process.

@@ -56,13 +56,11 @@ pub(super) enum Phase {
     /// The connection is not established; the engine connects once a call needs it.
     Idle,
     Connecting {
-        /// Start of the attempt.
         since: Instant,
     },
     Up,
     /// Lost; waiting to reconnect.
     Waiting {
-        /// Time of the next attempt.
         until: Instant,
     },
 }

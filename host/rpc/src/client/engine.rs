@@ -55,7 +55,6 @@ enum ReceiveEnd {
     Empty,
     /// The quota is used up: the waiters are woken before receiving continues.
     Used,
-    /// The connection is lost.
     Lost(Errno),
 }
 
@@ -141,7 +140,6 @@ impl Engine {
         self.finished.wake(&self.shared);
     }
 
-    /// Handles a socket that is writable again.
     fn writable(&mut self, index: usize) {
         let now = self.shared.wire.now();
         if let Some(connection) = self.shared.lock().connections.get_mut(index) {

@@ -74,7 +74,6 @@ struct DirectReply {
 pub(super) enum Step {
     /// More bytes are needed.
     Receive,
-    /// A reply.
     Reply(Incoming),
     /// A reply that matches no call, skipped.
     Unknown,

@@ -46,7 +46,6 @@ pub(super) struct ClientState {
     pub(super) limit: Limit,
     /// Estimates for calls that are not bulk, and for bulk calls.
     pub(super) round_trips: [RoundTrip; 2],
-    /// Waiters for a permit.
     pub(super) permit_waiters: Vec<Waker>,
     pub(super) timers: Timers,
     /// Time of the engine's next timer.

@@ -21,9 +21,7 @@ pub(crate) struct Outgoing<'a> {
 
 /// Result of sending.
 pub(crate) enum Attempt {
-    /// The call is sent.
     Sent {
-        /// The pending answer.
         call: Call,
         /// Index of the reply buffer among the spans, if there is one.
         reply_buffer: Option<usize>,

@@ -37,11 +37,9 @@ pub(super) trait Calls: Send {
 
 /// Result of beginning a call.
 pub(super) enum RunResult {
-    /// The call is complete.
     Done(Box<Exchange>, Outcome),
     /// The call is pending. Once it is complete, its reply, if there is one, goes to its [`Destination`].
     Later,
-    /// The service panicked.
     Panicked,
 }
 

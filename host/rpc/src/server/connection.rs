@@ -92,7 +92,6 @@ enum Phase {
 pub(super) struct TurnResult {
     /// `true` if something was received or served.
     pub(super) worked: bool,
-    /// The next step.
     pub(super) then: NextStep,
 }
 
@@ -103,7 +102,6 @@ pub(super) enum NextStep {
     Wait,
     /// Take another turn.
     Again,
-    /// Close the connection.
     Close,
 }
 

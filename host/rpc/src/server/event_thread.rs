@@ -181,7 +181,6 @@ impl EventThread {
         self.enqueue(token);
     }
 
-    /// Queues a connection for a turn.
     fn enqueue(&mut self, token: Token) {
         if let Some(connection) = self.connections.find(token)
             && !mem::replace(&mut connection.queued, true)

@@ -103,7 +103,6 @@ impl ReceiveArea {
 pub(super) enum Step {
     /// Serve this record; the lease is its buffer.
     Serve(Source, Lease),
-    /// Receive more.
     Receive,
     /// Wait for memory for the record.
     NoMemory,

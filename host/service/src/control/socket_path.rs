@@ -1,4 +1,4 @@
-//! Default paths of control sockets.
+//! Paths of control sockets, and the private directory for them.
 
 use std::env;
 use std::fs::{self, DirBuilder};
@@ -36,7 +36,7 @@ pub enum SocketPathError {
     Listen(#[from] ListenError),
 }
 
-/// Returns `$XDG_RUNTIME_DIR/tombolo`; without that variable `/run/tombolo` for root, and
+/// Returns `$XDG_RUNTIME_DIR/tombolo`; without an absolute path in that variable `/run/tombolo` for root, and
 /// `$TMPDIR/tombolo-UID` (default `/tmp/tombolo-UID`) for others.
 pub fn default_directory() -> PathBuf {
     let (uid, _) = creds::own_ids();
@@ -47,8 +47,8 @@ pub fn default_directory() -> PathBuf {
     }
 }
 
-/// Listens on `NAME.sock` in `directory`, or on `NAME-2.sock` and so on if running servers use those names. A
-/// missing directory is created; one that others may enter is refused.
+/// Listens on `NAME.sock` in `directory`, or on `NAME-2.sock` and so on, up to 100, if running servers use
+/// those names. A missing directory is created; one that others may enter is refused.
 pub fn free_socket(directory: &Path, name: &str) -> Result<Listener, SocketPathError> {
     prepare(directory)?;
     let mut last = None;

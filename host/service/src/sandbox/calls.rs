@@ -181,8 +181,8 @@ const LISTENING: &[&str] = &["listen"];
 /// Use of an existing io_uring; none can be created.
 const RING: &[&str] = &["io_uring_enter"];
 
-/// Changes of directories' entries and of open files' attributes, and file handles. umask(2) cannot fail in
-/// C, so callers do not expect it to.
+/// Changes of directories' entries and of open files' attributes, and file handles. umask(2) is allowed too,
+/// because it cannot fail in C and callers do not handle an error.
 const CHANGES: &[&str] = &[
     "mkdirat",
     "mknodat",

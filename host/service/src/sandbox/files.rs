@@ -63,8 +63,8 @@ fn listening() -> BitFlags<AccessFs> {
     AccessFs::MakeSock | AccessFs::RemoveFile | AccessFs::ReadDir
 }
 
-/// Confines this thread and those that it starts. Missing paths get no rule, so they cannot be opened later
-/// either.
+/// Confines this thread and those that it starts. Missing paths get no rule of their own, so they cannot be
+/// opened later either, unless they are in a directory with a rule.
 pub(super) fn confine(needs: &Needs, is_strict: bool) -> Result<Confined, RulesetError> {
     let mut rules = Ruleset::default();
     if !needs.changes.is_empty() {

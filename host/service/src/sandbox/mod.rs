@@ -2,8 +2,9 @@
 //! gains little.
 //!
 //! Four independent mechanisms: own mounts (if permitted), landlock (files, ports, signals), a system-call
-//! filter (seccomp), and removal of unneeded capabilities. None can be revoked. Threads started later inherit
-//! all of them; earlier threads would keep rights, so [`enter`] is called before the first one is started.
+//! filter (seccomp), and removal of unneeded capabilities. After [`enter`] none can be revoked. Threads
+//! started later inherit all of them; earlier threads would keep rights, so `enter` is called before the
+//! first one is started.
 //!
 //! Reading order: this file; `mounts`, `files`, `calls`; `helper`, `broker`.
 
@@ -184,8 +185,9 @@ impl fmt::Display for SandboxStatus {
     }
 }
 
-/// Confines this thread and all started later to `needs`, in the `namespace` entered before. Irrevocable;
-/// after a failure some mechanisms may be in force.
+/// Confines this thread and all started later to `needs`, in the `namespace` entered before. With
+/// [`Strictness::Off`], or [`Strictness::Auto`] and unbounded needs, the process only stays in the namespace.
+/// Irrevocable; after a failure some mechanisms may be in force.
 pub fn enter(
     strictness: Strictness,
     needs: &Needs,

@@ -29,8 +29,9 @@ impl Namespace {
     /// The host's mounts.
     pub const OF_HOST: Self = Self(None);
 
-    /// Gives this thread, and those that it starts later, own mounts, if CAP_SYS_ADMIN permits. Call it
-    /// before anything below a directory of `needs` is opened: an open directory leads to the host's mounts.
+    /// Gives this thread, and those that it starts later, own mounts, if the process is to be confined, own
+    /// mounts would restrict it, and CAP_SYS_ADMIN permits. Call it before anything below a directory of
+    /// `needs` is opened: an open directory leads to the host's mounts.
     ///
     /// # Errors
     /// With [`Strictness::Strict`] if the kernel refuses; with any strictness if it refuses half-way and the
@@ -93,7 +94,8 @@ fn unshare() -> io::Result<(Vec<Vec<u8>>, Former)> {
     Ok((lines, mounts::unshare()?))
 }
 
-/// Directories of devices, service sockets and system files. Mounts below them are not needed.
+/// Directories of devices, service sockets and system files. Mounts below them are hidden, unless something
+/// else needs them.
 const SYSTEM: [&str; 8] = ["/proc", "/sys", "/dev", "/run", "/var", "/etc", "/usr", "/tmp"];
 
 /// Socket of the system log, in containers a mount of its own.
