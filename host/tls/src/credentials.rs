@@ -27,7 +27,7 @@ pub(crate) const CA_FILE: &str = "ca.pem";
 /// Own certificate, followed by its chain up to the CA.
 pub(crate) const CERTIFICATE_FILE: &str = "cert.pem";
 pub(crate) const KEY_FILE: &str = "key.pem";
-/// Revocation lists of the CAs. Optional, unless [`CA_FILE`] contains [`REVOKES`] or lists were in use before.
+/// Revocation lists of the CAs. Optional, unless [`CA_FILE`] contains [`REVOKES`] or lists were used before.
 pub(crate) const REVOKED_FILE: &str = "crl.pem";
 /// Line before the certificate of a CA that issues revocation lists (RFC 7468 §5.2 allows text there). A
 /// missing [`REVOKED_FILE`] is then an error; without the line it could not be known that one was lost.
