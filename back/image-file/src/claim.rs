@@ -20,7 +20,8 @@ const DONE_BASE: u64 = 100;
 /// Lock byte of the users that deny operation 0 to others (QEMU's `RAW_LOCK_SHARED_BASE`).
 const REFUSED_BASE: u64 = 200;
 
-/// An operation on an image: its lock byte, and messages about its users.
+/// An operation on an image: the offset of its lock bytes from [`DONE_BASE`] and [`REFUSED_BASE`], and
+/// messages about its users.
 struct Operation {
     offset: u64,
     done: &'static str,
@@ -83,8 +84,8 @@ impl User {
     }
 }
 
-/// Takes the locks of a reader or a writer, and waits for the transfers of killed users. Returns another
-/// user's conflicting operation, worded for an error message; `None` on success.
+/// Takes the locks of a reader or a writer, and waits for the transfers of killed users. Returns the conflict
+/// with another user, worded for an error message; `None` on success.
 pub(crate) fn claim(file: BorrowedFd<'_>, user: User) -> Result<Option<&'static str>> {
     let conflict = take_locks(file, user.is_writer)?;
     if conflict.is_none() && !user.wait_for_rings(file)? {

@@ -1,5 +1,5 @@
-//! Direct I/O: past the page cache through an io_uring, or in the pool if there is none, it is full, or the
-//! memory is not aligned.
+//! Direct I/O, past the page cache: through an io_uring, or in the pool if there is no ring or no thread for
+//! it, if it is full, or if the memory is not aligned.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -49,7 +49,7 @@ struct Pending {
 }
 
 impl Ring {
-    /// Creates a ring; `None` if the system does not provide one.
+    /// Creates a ring; `None`, with a warning, if this fails, mostly because the system provides no io_uring.
     pub(crate) fn new(file: &File, options: &OpenOptions) -> Option<Self> {
         // The ring has an open file description of its own, which holds the ring's lock; that of `file` holds
         // all other locks. When a process is killed its files are closed with it, except those of rings,
@@ -107,7 +107,7 @@ impl Ring {
 }
 
 impl Drop for Ring {
-    /// Waits for the end of the completion thread. The file is then closed, and other users may open it.
+    /// Waits for the end of the completion thread, unless called on it. The ring's file is then closed.
     fn drop(&mut self) {
         self.shared.is_ending.store(true, Ordering::SeqCst);
         self.shared.ring.wake();
@@ -133,7 +133,7 @@ impl RingState {
 
 fn finish(transfer: Transfer<Pending>, outcome: Result<usize>) {
     let Transfer { memory, note: Pending { changes, promise }, .. } = transfer;
-    // A failed write may have changed a part of its range.
+    // Counted also on failure: a failed write may have changed a part of its range.
     if let Some(image) = changes {
         image.changed();
     }
@@ -151,7 +151,7 @@ pub(crate) fn is_aligned(mut segments: impl Iterator<Item = Segment>, alignment:
 }
 
 impl ImageFile {
-    /// Reads through the ring; `None` if there is no ring, it is full, or the memory is not aligned.
+    /// Reads through the ring; `None` if the ring is missing or cannot take it, or the memory is not aligned.
     pub(crate) fn read_by_ring(&self, cx: &Ctx, offset: u64, into: &Sink) -> Option<Answer<()>> {
         let (ring, _) = self.ring().filter(|(_, alignment)| is_aligned(into.segments(), *alignment))?;
         let answer = ring.begin(Memory::Into(into.clone()), offset, TransferFlags::empty(), None)?;
@@ -169,7 +169,8 @@ impl ImageFile {
         }))
     }
 
-    /// Writes through the ring; `None` if there is no ring, it is full, or the memory is not aligned.
+    /// Writes through the ring; `None` if the ring is missing or cannot take it, or the memory is not
+    /// aligned.
     pub(crate) fn write_by_ring(
         &self,
         cx: &Ctx,

@@ -75,7 +75,8 @@ impl Image {
         done
     }
 
-    /// Returns the range's data and holes, as the file system reports them.
+    /// Returns the data and holes at the start of the range, at most `count_max`, as the file system reports
+    /// them.
     pub(crate) fn extents(&self, range: Range, count_max: usize) -> Result<Extents> {
         let mut extents = Extents::new(range, count_max);
         loop {

@@ -31,7 +31,7 @@ pub struct ImageFile {
     ring: Option<Ring>,
 }
 
-/// State shared with the pool's threads.
+/// State shared with the threads of the pool and of the ring.
 pub(crate) struct Image {
     pub(crate) file: File,
     pub(crate) bounds: Bounds,
@@ -43,7 +43,7 @@ pub(crate) struct Image {
     pub(crate) in_memory: bool,
     is_block_device: bool,
     pub(crate) write_pace: Pace,
-    /// Number of changes made, and the number up to which they are durable.
+    /// Number of changes counted by [`Image::changed`], and the number of them that are durable.
     changes: AtomicU64,
     durable: AtomicU64,
     loss: FlushLoss,
@@ -107,7 +107,8 @@ impl ImageFile {
 }
 
 impl Image {
-    /// Counts a change that a flush must make durable. Called before the change is answered.
+    /// Counts a change that a flush must make durable, unless the file is in memory. Called before the change
+    /// is answered.
     pub(crate) fn changed(&self) {
         if !self.in_memory {
             self.changes.fetch_add(1, Ordering::Release);
@@ -123,7 +124,7 @@ impl Image {
     pub(crate) fn make_durable(&self) -> Result<()> {
         let wanted = self.changes.load(Ordering::Acquire);
         self.loss.guard(|| {
-            // The flush for whose end this one waited may have made these changes durable.
+            // Only one flush runs at a time; the previous one may have made these changes durable.
             if self.durable.load(Ordering::Acquire) >= wanted {
                 return Ok(());
             }

@@ -1,9 +1,10 @@
 //! Disks stored in files of this host: raw images, block devices, and qcow2 images with their backing files.
 //!
-//! Data of raw images in the page cache is read and written on the calling thread; operations that wait for a
-//! disk, and most of qcow2 images, go to a pool. A raw image can be used past the page cache, through
-//! io_uring. Holes are preserved, and discarded space is freed. By default the file is locked as QEMU locks
-//! its images, so that neither opens an image that the other writes.
+//! Transfers of at most 1 MiB between a raw image and the page cache run on the calling thread while they are
+//! quick; operations that wait for a disk, and most of qcow2 images, go to a pool. A raw image can be used
+//! past the page cache, through io_uring. Holes are preserved, and discarded space is freed if the file
+//! system can. By default the file is locked as QEMU locks its images, so that neither opens an image that
+//! the other writes.
 //!
 //! Non-goals: guessing the format (the guest controls the contents, and must not choose it); files of other
 //! file systems than the host's.

@@ -171,7 +171,7 @@ impl ImageFile {
 /// `path` is a symbolic link.
 pub(crate) fn create_or_truncate(path: &Path) -> Result<File, OpenError> {
     let failed = |source| OpenError::Open { path: path.to_owned(), source };
-    // The target of a symbolic link must not be created.
+    // Checked before opening, which would create the missing target of a symbolic link.
     if fs::symlink_metadata(path).is_ok_and(|named| named.is_symlink()) {
         return Err(failed(io::Error::other("it is a symbolic link, which is not followed")));
     }

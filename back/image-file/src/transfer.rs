@@ -1,5 +1,5 @@
-//! Reads and writes of a raw image: from the page cache on the calling thread, otherwise in the pool, or
-//! through a ring with direct I/O.
+//! Reads and writes of a raw image: through the page cache, on the calling thread if they are small and
+//! quick, else in the pool; with direct I/O through the ring, else in the pool.
 
 use std::os::fd::AsFd;
 

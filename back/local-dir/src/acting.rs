@@ -30,8 +30,8 @@ impl Making {
 }
 
 impl Session {
-    /// Acts as the caller if the back end checks permissions, else as the server. Used for operations whose
-    /// permissions the kernel must check.
+    /// Acts as the caller if the back end checks permissions and may assume identities, else as the server.
+    /// Used for operations whose permissions the kernel must check.
     pub(crate) fn checked(&self, cx: &Ctx) -> Result<Acting> {
         let assumed = match self.checks {
             PermissionCheck::BackEnd => self.assume(cx, Checks::Kernel)?,
@@ -40,7 +40,8 @@ impl Session {
         Ok(Acting { _assumed: assumed })
     }
 
-    /// Acts as the caller, who will own the new file, under the caller's umask.
+    /// Acts as the caller, who then owns the new file, if the server may assume identities. Applies the
+    /// caller's umask in any case.
     pub(crate) fn making(&self, cx: &Ctx, mode: NewMode) -> Result<Making> {
         let checks = match self.checks {
             PermissionCheck::BackEnd => Checks::Kernel,
@@ -50,7 +51,8 @@ impl Session {
         Ok(Making { _assumed: assumed, masked: umask::mask(mode.umask.bits(), mode.mode.bits()) })
     }
 
-    /// Acts as the caller, whoever checks permissions: ACCESS reports the kernel's decision about the caller.
+    /// Acts as the caller, if the server may assume identities, whoever checks permissions: ACCESS reports
+    /// the kernel's decision about the caller.
     pub(crate) fn as_caller(&self, cx: &Ctx) -> Result<Acting> {
         Ok(Acting { _assumed: self.assume(cx, Checks::Kernel)? })
     }

@@ -1,8 +1,7 @@
 //! Change notifications to the other sessions of the export, sent after the change and before its reply.
 //!
 //! A notice says that something *may* have changed, so it is also sent when one step of several has failed.
-//! While no session is subscribed, a change costs one to three loads of a counter more: one for each name
-//! that it takes away, and one for the notifier.
+//! While no session is subscribed, all this costs a change is a few loads of a counter.
 
 use std::cell::OnceCell;
 use std::os::fd::BorrowedFd;
@@ -29,8 +28,8 @@ impl Changes for LocalSession {
 }
 
 impl LocalSession {
-    /// Subscribes to changes, which are reported and counted from the return of this call until the session
-    /// ends.
+    /// Subscribes to changes, which are reported to the session from the return of this call until it ends.
+    /// With [`Options::watch_host`] those of other processes are counted in the window too.
     pub(crate) fn begin_watch(&self) {
         self.0.watch.call_once(|| {
             self.0.export.watchers.add(Arc::downgrade(&self.0));
@@ -62,7 +61,7 @@ pub(crate) enum Victim {
 pub(crate) struct Notifier<'a>(&'a Session);
 
 impl Session {
-    /// Calls `tell`, which sends notices, if any session is subscribed.
+    /// Calls `tell` to send notices, if any session is subscribed.
     #[inline]
     pub(crate) fn notify(&self, tell: impl FnOnce(Notifier<'_>)) {
         if self.export.watchers.any() {
@@ -70,7 +69,7 @@ impl Session {
         }
     }
 
-    /// Finds the file that is about to lose this name.
+    /// Finds the file that is about to lose this name, if any session is subscribed.
     #[inline]
     pub(crate) fn victim(&self, dir: &Location, name: Name<'_>) -> Victim {
         if !self.export.watchers.any() {
@@ -163,7 +162,8 @@ impl Notifier<'_> {
                 });
             }
             (Victim::File { key, .. }, _) => self.about(Some(key), Notice::Attributes),
-            // A session may have subscribed since the check, and have read state from before the change.
+            // A session that has subscribed since `Session::victim` may have read state from before the
+            // change. The file is unknown, so everything is reported as changed.
             (Victim::NotChecked, _) => self.each(|_| Some(Notice::Everything)),
         }
     }

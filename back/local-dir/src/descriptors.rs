@@ -85,7 +85,8 @@ impl Session {
         };
         let place = descriptor.clone();
         let node = self.enter_node(identity, descriptor.as_ref(), anchor, permit);
-        // Changes made after the caller's stat and before the node existed were not reported to this session.
+        // The attributes are read again: changes made after the caller's stat and before the node existed
+        // were not reported to this session.
         let again = match (self.notices.is_watched(), &place, &opening) {
             (true, Some(place), _) => Some(stat::stat(place.as_fd())?),
             (true, None, Some(opening)) => Some(stat::stat(opening.as_fd())?),
@@ -153,8 +154,8 @@ impl Session {
             let stat = self.is_local(node).then(|| stat::stat(descriptor.as_fd()).ok()).flatten();
             match stat.filter(|stat| stat.links == 0) {
                 Some(stat) => slow = is_big(&stat).then_some(descriptor),
-                // The client may use the node's number again (open retry). A retained descriptor would keep
-                // the space of a file that is deleted later.
+                // The client may use the node's number again (open retry), so the handle is stored. A
+                // retained descriptor would keep the space of a file that is deleted later.
                 None if !is_findable => {
                     let handle = FileHandle::of(descriptor.as_fd());
                     handle.into_iter().for_each(|(handle, _)| self.table.remember_handle(node, handle));
@@ -281,8 +282,8 @@ impl Session {
         self.clock.open.fetch_sub(closed.len() as isize, Ordering::Relaxed);
     }
 
-    /// Returns the anchor that a node has once its descriptor is closed; `None` if it could not be found
-    /// again.
+    /// Returns the anchor that a node has once its descriptor is closed; `None` if the node could not be
+    /// found again without its descriptor.
     fn anchor_once_closed(&self, descriptor: &OwnedFd, anchor: Anchor, mount: u32) -> Option<Anchor> {
         let handles = || self.export.mounts.mount(mount).is_ok_and(|mount| mount.handles);
         match anchor {

@@ -195,7 +195,7 @@ impl Cursor {
     /// [`Error::NotFound`]: the directory has been removed, so its listing ends. [`Error::BadCookie`]: the
     /// directory has no entry with this cookie.
     pub fn go_to(&mut self, fd: BorrowedFd<'_>, medium: Medium, cookie: Cookie) -> Result<()> {
-        // A listing restarted from the beginning must show the directory as it is now.
+        // The start is always sought: a restarted listing must show the directory as it is now.
         if self.next == cookie && cookie != Cookie::START {
             // The buffer was freed at the end of the directory, where the descriptor's position still is.
             self.listing.get_or_insert_with(new_listing);

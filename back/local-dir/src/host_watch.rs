@@ -3,8 +3,8 @@
 //!
 //! A change by this process is reported by the session that makes it, so its events are ignored, unless
 //! another export of this process shows the same files (`overlapping`). Events name files by handle, from
-//! which the inode number is read, so a file system must have handles of a known format and support marks.
-//! With any other file system in the export the watch is incomplete, and front ends do not rely on
+//! which the inode number is read, so a file system must have handles of a known format, and support
+//! fanotify. With any other file system in the export the watch is incomplete, and front ends do not rely on
 //! notifications. Stores through shared mappings raise no event (see `volatile`), and neither do reads.
 
 use std::cell::LazyCell;
@@ -54,7 +54,8 @@ impl Drop for Running {
 }
 
 impl HostWatch {
-    /// Registers a subscribed session, and starts the watch for the first.
+    /// Registers a subscribed session, and starts the watch unless it runs or the options have no
+    /// `watch_host`.
     pub fn begin(&self, export: &Arc<ExportState>) {
         let mut state = lock(&self.state);
         state.sessions += 1;
@@ -67,7 +68,7 @@ impl HostWatch {
                 let mounts = export.mounts.all();
                 mounts.iter().for_each(|mount| self.add(&running, mount));
                 state.running = Some(running);
-                // Changes before the start were not observed.
+                // Every file counts as changed, because changes before the start were not observed.
                 export.changed_everything();
             }
             Err(error) => {

@@ -20,8 +20,8 @@ impl LocalSession {
     pub(crate) fn list(&self, cx: &Ctx, file: File, cookie: Cookie, mut page: DirPage) -> Answer<DirPage> {
         let open = or_answer!(self.opening(file, OpenFlags::DIRECTORY));
         let most = if page.wants_entries() { INLINE_ENTRIES_MAX.1 } else { INLINE_ENTRIES_MAX.0 };
-        // A long page would block the thread's other requests; many short ones would cost the caller a round
-        // trip each.
+        // A longer page goes to the pool: it would block this thread's other requests, and if it were cut
+        // short the caller would need more round trips.
         if self.is_quick(open.node)
             && page.entries_max() <= most
             && let Some(mut cursor) = open.cursor.as_ref().and_then(|cursor| cursor.try_lock().ok())
@@ -172,7 +172,7 @@ impl<'a> Finder<'a> {
         if let Some(entry) = self.by_handle(dir, name, &stat)? {
             return Ok(self.session.with_volatility(entry, dir, name));
         }
-        // The server's own work runs as the server.
+        // `open_name` acts as the caller only to open the file, as the server for the rest of its work.
         self.acting = None;
         self.session.open_name(self.cx, self.session.node_permit()?, self.parent, dir, name)
     }

@@ -162,7 +162,7 @@ fn examine(own: &OwnDescriptors, location: BorrowedFd<'_>, stat: &Stat) -> Mount
     } else {
         None
     };
-    // Every process may request a handle; opening it takes CAP_DAC_READ_SEARCH.
+    // The handle is opened as a test: any process may request one, but opening it takes CAP_DAC_READ_SEARCH.
     let handle = descriptor.as_ref().and_then(|on| {
         let (handle, _) = FileHandle::of(location).ok()?;
         handle.open(on.as_fd(), OpenFlags::PATH).ok().map(|_| handle)

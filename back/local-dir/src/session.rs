@@ -269,7 +269,7 @@ impl FileSystem for LocalSession {
     fn release(&self, cx: &Ctx, file: File) {
         let Some(open) = self.0.files.remove(file) else { return };
         self.0.table.closes(open.node);
-        // Closing the last descriptor of a deleted file frees its space, and on a remote file system it
+        // Closing takes long if it frees much space, of a deleted file, and on a remote file system, where it
         // releases locks and flushes data.
         let frees_much = || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && is_big(&stat));
         let is_slow = !open.medium.local || (open.cursor.is_none() && frees_much());

@@ -200,7 +200,7 @@ impl LocalSession {
     }
 
     /// Transfers `bytes` of data in the pool; the bytes count against the session's budget until the transfer
-    /// has ended. Fails with [`Error::WouldBlock`] if that is exhausted.
+    /// has ended. Fails with [`Error::WouldBlock`] if the budget is exhausted.
     pub(crate) fn transfer_in_pool<T: Send + 'static>(
         &self,
         cx: &Ctx,
@@ -240,7 +240,8 @@ impl LocalSession {
         })
     }
 
-    /// Drops a value in the pool, because that may take long.
+    /// Drops a value in the pool, because that may take long; on this thread if the pool accepts no more
+    /// work.
     pub(crate) fn drop_in_pool(&self, cx: &Ctx, value: impl Send + 'static) {
         let work = move |_: &Session, _: &Ctx| {
             drop(value);

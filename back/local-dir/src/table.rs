@@ -131,7 +131,7 @@ struct NodeSlot {
     /// `true` once the client has forgotten the node, whose number is retained.
     forgotten: bool,
     identity: Identity,
-    /// `true` if used since the last round of cooling.
+    /// `true` if used since [`NodeTable::cool`] last examined the node.
     recently_used: bool,
     descriptor: Option<Arc<OwnedFd>>,
     /// Number of open files of this node, which have descriptors of their own.
@@ -435,7 +435,7 @@ impl Shard {
     fn keep_number(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         slot.forgotten = true;
-        // The table is not notified of later closes.
+        // Later closes are not counted: [`NodeTable::closes`] ignores forgotten nodes.
         slot.openings = 0;
         slot.ambiguous = is_newborn(slot.identity.birth);
         self.forgotten.push_back((index, slot.generation));

@@ -142,8 +142,8 @@ impl Session {
         if !(requested || as_caller) || stat::stat(open.fd())?.mode & S_ISUGID == 0 {
             return Ok(Dropping::default());
         }
-        // The bits cleared depend on the writer's membership in the file's group; write permission was
-        // checked at the open.
+        // The thread acts as the caller, because the bits cleared depend on the writer's membership in the
+        // file's group. Write permission was checked at the open.
         match as_caller {
             true => Ok(Dropping { _acting: Some(self.checked(cx)?), _without: None }),
             false => Ok(Dropping { _acting: None, _without: dropping_set_id(true)? }),
@@ -197,7 +197,7 @@ fn stability(open: &OpenFile, how: &Write) -> Stability {
 }
 
 // Memory that the kernel cannot pin (a PCI BAR, or a mapping of `/dev/mmapper`, in a serving guest): copies
-// to and from it work, so transfers through the page cache never return EFAULT. Transfers of files opened
+// to and from it work, so transfers through the page cache do not return EFAULT. Transfers of files opened
 // with O_DIRECT, and of files of an uncached FUSE mount, need pinned pages and return EFAULT. The data then
 // pass through private memory, a piece at a time. Memory with a truncated backing file returns EFAULT too,
 // and keeps returning it.

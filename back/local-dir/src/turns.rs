@@ -89,8 +89,8 @@ impl Turns {
         turn
     }
 
-    /// Counts a change as unrecorded; `false` if changes must be recorded by now. It is counted before the
-    /// second check, so that the first recorded change finds the count, or this one must be recorded.
+    /// Counts a change as unrecorded; `false` if changes must be recorded by now. `are_wanted` is checked
+    /// after counting: either this check finds it set, or the first recorded change finds the count.
     fn begin_unrecorded(&self) -> bool {
         self.unrecorded.fetch_add(1, Ordering::SeqCst);
         let is_unrecorded = !self.are_wanted.load(Ordering::SeqCst);

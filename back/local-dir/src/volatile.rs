@@ -51,7 +51,7 @@ impl Session {
     fn note_name(&self, node: NodeId, dir: &Location, name: Name<'_>) -> bool {
         let (volatile, newly_volatile) = self.table.note_name(node, self.matches(dir, name));
         if newly_volatile {
-            // Clients rely on what they cached under another name.
+            // Clients may have cached the file under another name, so its versions become invalid.
             self.key_of(node).iter().for_each(|key| self.export.changed_uncounted(key));
             self.notices.push(Notice::Data { node, start: 0, last: u64::MAX });
         }

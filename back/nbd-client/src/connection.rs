@@ -22,11 +22,12 @@ use crate::handshake::{ConnectError, Negotiated, connect};
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// Longest reply header, and longest part of a payload other than data that is decoded, in bytes.
+/// Length of the longest reply header, an extended one.
 const HEAD_BYTES: usize = 32;
+/// Maximum number of bytes that are decoded of a payload other than data; they fit into the receive buffer.
 const WORDS_BYTES_MAX: usize = 60 << 10;
-/// Longest payload with extents, of which those beyond [`WORDS_BYTES_MAX`] are discarded. QEMU reports up to
-/// 2¹⁷ extents, nbdkit 2²⁰.
+/// Maximum length of a payload with extents. The extents beyond [`WORDS_BYTES_MAX`] are discarded. QEMU
+/// reports up to 2¹⁷ extents, nbdkit 2²⁰.
 const EXTENTS_BYTES_MAX: usize = 8 + (16 << 20);
 
 /// A connection, shared by all threads that send on it.
@@ -40,7 +41,8 @@ impl Connection {
         Self { stream, queue: SendQueue::default() }
     }
 
-    /// Sends as much as the socket accepts. The receiving thread notices a lost connection.
+    /// Sends as much as the socket accepts. On an error shuts the connection down, so that the receiving
+    /// thread reconnects.
     pub(crate) fn flush(&self) {
         if self.queue.flush(self).is_err() {
             self.shut_down();
@@ -222,8 +224,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Receives data directly into memory of the request's caller, which is not reused before this thread has
-    /// given the answer.
+    /// Moves data into the memory of the request's caller, which the caller does not reuse before the answer:
+    /// bytes in the receive buffer are copied, the others are received in place.
     fn data(&mut self, into: Sink) -> std::result::Result<(), Lost> {
         let Self { shared, connection, epoll, wake, received, .. } = self;
         received.take_into(into, |into| receive(shared, connection, epoll, wake, into))
@@ -235,13 +237,14 @@ impl Receiver {
     }
 }
 
-/// Returns the part of a payload of extents that is decoded, or `None` if the payload is too long.
+/// Returns how many bytes of a payload of extents are decoded: a head of `head` bytes, and whole extents of
+/// `each`. `None` if the payload is too long.
 fn whole_extents(len: usize, head: usize, each: usize) -> Option<usize> {
     let decoded_max = WORDS_BYTES_MAX - (WORDS_BYTES_MAX - head) % each;
     (len <= EXTENTS_BYTES_MAX).then_some(len.min(decoded_max))
 }
 
-/// Records a chunk without data in its pending request.
+/// Applies a chunk without data to its request: zeroes a hole, or records extents or an error.
 fn note(
     pending: &mut Pending,
     kind: ChunkKind,
@@ -271,7 +274,8 @@ fn failed(status: Status) -> std::result::Result<(), Status> {
     if status == Status::Ok { Ok(()) } else { Err(status) }
 }
 
-/// Receives from the socket. While nothing has arrived, waits for it and resumes blocked sends.
+/// Receives from the socket, waiting for data and resuming blocked sends meanwhile; fails with
+/// [`Lost::Closed`] at the end of the stream, and once the disk is dropped.
 fn receive(
     shared: &DiskState,
     connection: &Connection,

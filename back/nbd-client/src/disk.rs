@@ -22,7 +22,8 @@ use crate::connection::{Connection, run};
 use crate::handshake::{ConnectError, Negotiated, connect};
 use crate::unflushed::Unflushed;
 
-/// Maximum length of a request without data, in bytes. Compact headers have 32 bits for the length.
+/// Maximum length of a request without data, in bytes: below the 32 bits of a compact header, and a multiple
+/// of all block sizes.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
 /// Address of a server.
@@ -198,7 +199,8 @@ impl NbdDisk {
         u64::from(self.0.first.sizes.payload_max)
     }
 
-    /// Makes a change with FUA, or followed by a flush if the server does not support FUA.
+    /// Makes a change. A stable one is made with FUA, or followed by a flush if the server does not support
+    /// FUA.
     fn change(&self, stability: Stability, change: impl FnOnce(CommandFlags) -> Answer<()>) -> Answer<()> {
         let shared = self.0.clone();
         match (stability >= Stability::DataSync, self.0.first.has(Flags::SEND_FUA)) {
@@ -277,8 +279,8 @@ impl DiskState {
             };
             let connection = requests.connection.clone();
             if let Some(connection) = &connection {
-                // The message is queued under the lock, because a new connection is sent all pending
-                // requests.
+                // Queued under the lock under which the request becomes pending: `connected`, which sends all
+                // pending requests, takes the lock too, so each connection gets the request once.
                 connection.queue.push(self.message(&request, &pending.source));
             }
             requests.pending.insert(cookie, pending);
@@ -474,7 +476,7 @@ impl BlockDevice for NbdDisk {
         let mut extents = Extents::new(range, count_max);
         let theirs = self.at_server(range);
         if self.0.first.context.is_none() || theirs.len_bytes == 0 {
-            // The server reports no allocation.
+            // Reported as data: the server reports no allocation, or the range is beyond the server's end.
             extents.push(range.len_bytes, Allocation::Data);
             return Answer::ok(extents);
         }

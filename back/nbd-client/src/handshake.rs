@@ -27,7 +27,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Reasons why a connection was not established.
 #[derive(Debug, ThisError)]
 pub enum ConnectError {
-    /// The server cannot be reached, or has closed the connection.
+    /// The server cannot be reached, is silent or has closed the connection, or this host lacks descriptors.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The server violates the protocol.
@@ -60,7 +60,7 @@ pub enum ConnectError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Negotiated {
     pub(crate) style: ReplyStyle,
-    /// Id of `base:allocation` in replies.
+    /// Id of `base:allocation` in replies; `None` if the server does not report allocation.
     pub(crate) context: Option<u32>,
     pub(crate) flags: TransmissionFlags,
     /// Size at the server, which may end within the last block of the disk.
@@ -149,7 +149,7 @@ impl Handshake {
         Ok(Self { stream, epoll, events: Vec::new() })
     }
 
-    /// Performs a non-blocking step, waiting for the socket as needed.
+    /// Repeats a non-blocking step until it does not return `EAGAIN`, for at most [`HANDSHAKE_TIMEOUT`].
     fn block_on<T>(&mut self, mut step: impl FnMut(&Stream) -> Result<T, Errno>) -> io::Result<T> {
         let until = Instant::now() + HANDSHAKE_TIMEOUT;
         loop {
@@ -195,7 +195,7 @@ impl Handshake {
     }
 
     /// Negotiates an option, and calls `receive` with the replies that inform about it. Returns the refusal
-    /// and its text if the server refuses the option.
+    /// and its text if the server refuses the option, except if it requires TLS, which is an error.
     fn negotiate(
         &mut self,
         code: OptionCode,

@@ -4,7 +4,7 @@
 //! A request is sent by the calling thread and answered by the disk's receiving thread. Requests pending when
 //! the connection is lost are sent again: reads, writes, discards and zeroes are idempotent. Changes that the
 //! server had acknowledged but not made durable may be lost, which the protocol cannot reveal, so the first
-//! flush after that fails ([`Unflushed`](unflushed)), as it does on a disk that has lost writes.
+//! flush after the loss fails ([`Unflushed`](unflushed)), as it does on a disk that has lost writes.
 //!
 //! - [`NbdDisk`] is the disk; [`Address`] is its server's address.
 //!

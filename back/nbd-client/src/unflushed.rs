@@ -3,9 +3,9 @@
 /// Counters of changes, guarded by the lock of the requests.
 #[derive(Debug, Default)]
 pub(crate) struct Unflushed {
-    /// Number of acknowledged changes.
+    /// Number of changes acknowledged without being durable.
     answered: u64,
-    /// Number of acknowledged changes that are durable, or whose loss is recorded in `lost`.
+    /// Number of these changes that a flush has since made durable, or whose loss is recorded in `lost`.
     durable: u64,
     /// `true` if changes may be lost and no flush has reported it yet.
     lost: bool,
@@ -17,7 +17,7 @@ impl Unflushed {
         self.answered += 1;
     }
 
-    /// Returns the number of acknowledged changes: a flush sent now makes them durable.
+    /// Returns the number of changes acknowledged without being durable: a flush sent now makes them durable.
     pub(crate) fn answered(&self) -> u64 {
         self.answered
     }

@@ -53,7 +53,7 @@ pub struct Checked {
     /// Number of inconsistencies.
     pub damages_count: u64,
     /// Clusters whose refcount exceeds the number of their references, in bytes: space that is not reused
-    /// until it is repaired, but otherwise harmless. `None` for an image with snapshots or unknown
+    /// until the image is repaired; this does no other harm. `None` for an image with snapshots or unknown
     /// extensions, such as bitmaps, whose clusters are not examined.
     pub leaked_bytes: Option<u64>,
 }
@@ -69,7 +69,7 @@ impl Checked {
 
 impl Qcow2Image {
     /// Checks the refcounts and the mapping of the image at `path`, but not those of its backing files or
-    /// snapshots. The image is only read; no other program may write to it meanwhile.
+    /// snapshots. The image is only read, and locked against programs that would write to it meanwhile.
     pub fn check(path: &Path) -> Result<Checked, Qcow2OpenError> {
         let (opener, path) = Opener::new(path, None, &OpenOptions::default())?;
         let file = opener.file(&path, false)?;

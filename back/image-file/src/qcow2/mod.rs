@@ -1,7 +1,8 @@
 //! A qcow2 image as a block device.
 //!
-//! The format is implemented by the crate imago. It cannot tell which requests would block, so all go to the
-//! pool; data is copied once more, because imago takes no memory that a guest can change concurrently.
+//! The format is implemented by the crate imago. It cannot tell which requests would block, so all requests
+//! that use it go to the pool; data is copied once more, because imago takes no memory that a guest can
+//! change concurrently.
 
 mod chain;
 mod check;
@@ -74,7 +75,8 @@ impl Qcow2Image {
         self.lane.run(cx, move || image.unless_broken(work))
     }
 
-    /// Runs a change of this range in the pool, if the image is writable and contains the range.
+    /// Runs a change of this range in the pool, if the image is writable and contains the range. An empty
+    /// range is answered at once.
     fn change(
         &self,
         cx: &Ctx,
@@ -198,7 +200,8 @@ impl Image {
     }
 
     fn set_size(&self, size_bytes: u64) -> Result<()> {
-        // The remainder of a cluster cut by the new end stays in the file, and would reappear after growing.
+        // The part of a cluster beyond the new end stays in the file and would reappear after growing, so it
+        // is zeroed first.
         let cut = self.bounds.size_bytes().saturating_sub(size_bytes);
         self.zero_by_writing(Range { offset: size_bytes, len_bytes: cut.min(CLUSTER_BYTES_MAX) })?;
         self.exclusive().resize(size_bytes, PreallocateMode::None).map_err(failed)?;

@@ -182,7 +182,7 @@ impl Opener {
         let found = |path: &Path| {
             path.canonicalize().map_err(|source| Qcow2OpenError::Open { path: path.to_owned(), source })
         };
-        // With `no_links` the path is used as given.
+        // With `no_links` the path is used as given, so that `file` refuses a symbolic link in it.
         let path = if options.no_links { path.to_owned() } else { found(path)? };
         let own = path.parent().unwrap_or(Path::new("/")).to_owned();
         let allowed = [Some(own), backing_dir.map(found).transpose()?].into_iter().flatten().collect();
@@ -262,8 +262,8 @@ impl Opener {
             .map_err(|source| Qcow2OpenError::Open { path: path.to_owned(), source })
     }
 
-    /// Opens a file of the image, and locks it if the options require that. The path was checked before, so a
-    /// symbolic link that was created since is refused.
+    /// Opens a file of the image, and locks it if the options require that. Refuses symbolic links: the path
+    /// is canonical, unless `no_links` is set, so a link was created after the path was checked.
     pub fn file(&self, path: &Path, is_writer: bool) -> Result<fs::File> {
         let failed = |source| Qcow2OpenError::Open { path: path.to_owned(), source };
         let file = LinkPolicy { no_links: true }.open(path, is_writer).map_err(failed)?;
