@@ -205,8 +205,8 @@ impl ProgramEndpoint<'_> {
         }
     }
 
-    /// Creates a client with the short timeouts of a mount's calls, over the connection of `mount` if that
-    /// serves this program too.
+    /// Creates a client with the short timeouts of a mount's calls, over the connection of `mount` if that is
+    /// a tunnel or leads to this program's port.
     pub(crate) fn start_probe_after(
         self,
         mount: &RpcClient,

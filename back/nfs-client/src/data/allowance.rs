@@ -60,7 +60,7 @@ impl Allowance {
                 return Poll::Ready(());
             }
             lock(&self.waiters).push(context.waker().clone());
-            // Memory that was freed before this waker was registered has not woken this waiter.
+            // Checked again: memory freed before this waker was registered has not woken this waiter.
             if self.has_memory(len_bytes) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;

@@ -7,7 +7,8 @@ use std::ops::Range;
 /// this number of bytes and this multiple of its length. Concurrent reads of one file overtake each other.
 const SLACK_BYTES: u64 = 512 << 10;
 const SLACK_READS: u64 = 4;
-/// Initial read-ahead window in bytes; four times the length of the first read if that is longer.
+/// Minimum read-ahead window in bytes, or four times the length of the read if that is longer; both within
+/// [`ReadAheadLimits::window_max`].
 const WINDOW_MIN_BYTES: usize = 128 << 10;
 
 /// Limits of read-ahead.

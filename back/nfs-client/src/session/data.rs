@@ -44,7 +44,7 @@ impl View {
         if !self.wants_changes {
             return written;
         }
-        // Attributes after the write are available once it is answered.
+        // The server returns the attributes after the write with the reply, for which `settle` waits.
         Answer::later(async move {
             let mut written = written.resolve().await?;
             self.settle(&opening.node).await?;

@@ -49,7 +49,7 @@ impl View {
         let is_known = self.session.nodes.has(&handle);
         let fattr = answered(self.session.nfs.getattr(&self.caller, handle).await?)?;
         let node = self.session.nodes.enter(FoundBy::LookUp(None), handle, &fattr, asked, self.now())?;
-        // The handle may be that of a file which a killed predecessor has written, and whose user syncs it.
+        // A killed predecessor of this process may have written the file, and its user may sync it now.
         if !is_known {
             node.set_writes_of_others(true);
         }

@@ -135,8 +135,9 @@ impl View {
         }
     }
 
-    /// Requests one page: by LIST for a large page or a tree walk if the server has the side program,
-    /// otherwise by READDIRPLUS or READDIR.
+    /// Requests one page: by LIST if it is with attributes and large or for a tree walk, and the server has
+    /// the side program; otherwise by READDIRPLUS or READDIR. A directory received with its parent takes no
+    /// call.
     async fn page_from(
         &self,
         PageRequest { opening, plus, room_bytes }: PageRequest<'_>,
@@ -198,7 +199,7 @@ impl View {
         Ok(Some(self.large_page(node, cookie, top, (asked, changes))))
     }
 
-    /// Returns a page from LIST, and learns what the caller may do in the directory.
+    /// Returns a page from LIST, and caches the caller's permissions in the directory.
     fn large_page(
         &self,
         node: &Node,

@@ -11,7 +11,7 @@ use super::Session;
 /// Compression level of zstd: the fastest of its regular ones.
 const LEVEL: i32 = 1;
 
-/// Minimum size to compress; smaller writes hardly load a link.
+/// Minimum size to compress, in bytes; smaller writes hardly load the network.
 const BYTES_MIN: usize = 4 << 10;
 
 /// Compressed size in per cent above which compression has not paid off, and the number of writes sent

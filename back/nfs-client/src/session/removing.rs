@@ -1,5 +1,6 @@
-//! Removal and renaming of names. A file removed while open in this session gets a temporary name until its
-//! last opening ends (silly rename), as the server knows no openings and would delete the data.
+//! Removal and renaming of names. A file that loses its only name while open in this session gets a temporary
+//! name until its last opening ends (silly rename), as the server knows no openings and would delete the
+//! data.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,10 +26,10 @@ impl View {
             if self.must_keep_a_name(node).await? {
                 return self.rename_silly(&dir, &name, node).await;
             }
-            // A WRITE executed after the REMOVE would find no file and fail.
+            // Pending WRITEs are awaited: one executed after the REMOVE would find no file and fail.
             self.settle(node).await?;
             if node.data.is_dirty() && node.believed(self.now()).is_none() {
-                // Another name may still lead to the written data.
+                // The link count decides if the data are dropped below: another name may still lead to them.
                 self.ask_for_links(node).await?;
             }
         }

@@ -161,8 +161,8 @@ impl View {
         }
     }
 
-    /// Updates a node from a reply and returns its attributes. Another number or type means that the handle
-    /// was reused.
+    /// Updates a node from a reply and returns its attributes; [`Error::Stale`] if they have another number
+    /// or type, because the handle was reused.
     pub(super) fn told(&self, node: &Arc<Node>, fattr: &Fattr3, asked: Instant) -> Result<Attr> {
         if node.learn(fattr, asked, self.now()) {
             return Ok(node.known());
