@@ -27,7 +27,7 @@ pub(crate) async fn wait(
             return Poll::Ready(None);
         }
         waiters.add(context.waker());
-        // A span freed before the registration has not woken this waiter.
+        // Tried again: a span freed before the registration has not woken this waiter.
         match area.take(len_bytes) {
             Some(span) => Poll::Ready(Some(span)),
             None if is_lost() => Poll::Ready(None),

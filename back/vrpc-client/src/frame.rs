@@ -39,7 +39,7 @@ impl FrameSink for Frame {
     }
 }
 
-/// Encodes a request for a call that does not encode into the ring itself.
+/// Encodes a request in private memory; fails with [`Error::TooBig`] if it exceeds the frame.
 pub(crate) fn encoded(request: &Request<'_>, header: &Header) -> Result<(Body, Frame), Error> {
     let (mut body, mut frame) = ([0; BODY_BYTES], Frame::default());
     request.encode(header, &mut body, &mut frame).map_err(cannot_be_encoded)?;

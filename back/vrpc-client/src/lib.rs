@@ -1,17 +1,19 @@
 //! A client for an export of another domain, over shared memory.
 //!
 //! [`VrpcExport`] establishes a link for each session, and [`VrpcFileSystem`] is the waist over it: each
-//! operation is encoded directly into memory that the server reads (`tombolo_wire_vrpc`), and a prompt reply
-//! is received by the calling thread itself before the call returns. Larger data is copied at most once on
-//! this side: into memory that the server reads (WRITE), or from the server's (READ). Programs that use the
-//! library can access the memory itself ([`Lent`], [`VrpcFileSystem::read_in_place`]) and copy nothing.
+//! operation is encoded (`tombolo_wire_vrpc`) and copied to a slot of the ring and, if that is too small, to
+//! a frame, and a prompt reply is received by the calling thread before the call returns. Larger data is
+//! copied at most once on this side: into memory that the server reads (WRITE), or from the server's (READ).
+//! Programs that use the library can access the memory itself ([`Lent`], [`VrpcFileSystem::read_in_place`])
+//! and copy nothing.
 //!
 //! There is no cache of data or attributes. The server is not trusted: its replies are checked, and a
 //! protocol violation ends the link.
 //!
-//! A session outlives its links ([`LinkLossPolicy`]). Without a link its requests wait; on the next one nodes
-//! are found again by their handles, files are reopened, locks are taken again, and unanswered requests are
-//! sent again, those that change something with their original sequence numbers.
+//! Except with [`LinkLossPolicy::None`] a session outlives its links. Without a link its requests wait; on
+//! the next one nodes are found again by their handles, files are reopened, locks are taken again, and
+//! unanswered requests other than [`VrpcFileSystem::write_in_place`] are sent again, those that change
+//! something with their original sequence numbers.
 //!
 //! Non-goals: rings, doorbells and memory (`tombolo_host_links`, `tombolo_shm`), connecting
 //! (`tombolo_host_links::connect`).

@@ -81,8 +81,8 @@ async fn reopen(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Restored {
     let request = Request::Open { node, flags: opening.flags };
     let opener = Ctx { identity: opening.identity.clone(), want: Default::default(), ..cx.clone() };
     let (opened, is_prompt) = match exchange(link, &opener, request, pick!(Opened(opened, prompt))).await {
-        // The opener may have lost the permission since the open. The file is then reopened as the superuser,
-        // which a server permits that trusts this client's identities.
+        // The opener may have lost the permission since the open. The file is then reopened as the superuser;
+        // a server that does not let this client act as the superuser refuses that.
         Err(NoAnswer::Failed(Error::AccessDenied | Error::NotPermitted)) => {
             let root = Ctx { identity: Identity::ROOT, ..opener };
             exchange(link, &root, request, pick!(Opened(opened, prompt))).await?

@@ -359,8 +359,8 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let Stage::Asked(call) = std::mem::replace(&mut self.stage, Stage::Over) else { return };
-        // The call's memory is in use until the reply is received, which also wakes waiters for memory. The
-        // session may end earlier.
+        // A task awaits the reply, until which the call's memory is in use, and then wakes waiters for
+        // memory. It does not keep the link, because the session may end earlier.
         let (link, number) = (Arc::downgrade(&self.link), self.number.take());
         task::spawn(async move {
             drop(call.await);

@@ -27,8 +27,8 @@ pub(super) fn write(
         return Some(Err(error));
     }
     let link = links.current_now();
-    // Write-back of a mapped page (`in_place`) is awaited: the kernel then takes the page for clean, and
-    // reports no later failure.
+    // Write-back of a mapped page (`in_place`) is awaited: once it is answered, the kernel takes the page for
+    // clean and reports no failure.
     let is_awaited =
         how.stability != Stability::Unstable || how.in_place || how.by_owner || !cx.want.is_empty();
     let len = from.len();

@@ -1,4 +1,5 @@
-//! File data: small transfers in the frame, larger ones through bulk memory, split if that is short.
+//! File data: small transfers in the frame, larger ones through bulk memory, split if that is short, or by
+//! reference to memory that the server maps (`remote_buffer`).
 //!
 //! Bulk memory belongs to a link. If the link is lost, a READ is sent anew; a WRITE is sent again with its
 //! original sequence number, so it may have been performed in a larger piece than the new link has space for.

@@ -33,8 +33,8 @@ use crate::links::Links;
 use crate::nodes::KernelXattr;
 use crate::openings::Opening;
 
-/// A session of an export of another domain. Dropping the last reference closes its link and ends the
-/// server's session.
+/// A session of an export of another domain. Dropping the last reference waits for the replies to writes
+/// behind, closes the link and ends the server's session.
 pub struct VrpcFileSystem {
     pub(crate) links: Arc<Links>,
     watch: Watch,

@@ -15,7 +15,7 @@ use crate::link::Link;
 use crate::links::Links;
 use crate::request::OutgoingRequest;
 
-/// Maximum number of payload bytes in a request's frame; a name still fits in addition.
+/// Maximum length of a link target or attribute value in a request's frame, in bytes, beside a name.
 pub(super) const FRAME_DATA_MAX: usize = 3 << 10;
 /// Maximum length of a target, in bytes (`PATH_MAX` without its terminator).
 const TARGET_BYTES_MAX: usize = 4095;
