@@ -189,11 +189,8 @@ impl Default for Cursor {
 }
 
 impl Cursor {
-    /// Makes reading continue at `cookie`.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`]: the directory has been removed, so its listing ends. [`Error::BadCookie`]: the
-    /// directory has no entry with this cookie.
+    /// Makes reading continue at `cookie`. Fails with [`Error::NotFound`] if the directory has been removed,
+    /// so that its listing ends; with [`Error::BadCookie`] if it has no entry with this cookie.
     pub fn go_to(&mut self, fd: BorrowedFd<'_>, medium: Medium, cookie: Cookie) -> Result<()> {
         // The start is always sought: a restarted listing must show the directory as it is now.
         if self.next == cookie && cookie != Cookie::START {

@@ -72,7 +72,6 @@ pub(crate) struct ExportState {
     pub sessions: AtomicUsize,
     /// The descriptor share of the nodes of all sessions.
     pub node_descriptors: Share,
-    /// Serialization of changes in directories.
     pub turns: Turns,
     /// Sessions subscribed to changes.
     pub watchers: Watchers<Session>,
@@ -134,13 +133,11 @@ pub(crate) struct Session {
     pub files: Files,
     pub records: Arc<Records>,
     pub budget: Arc<Budget>,
-    /// Limits on the session's open files.
     pub allowance: Arc<Allowance>,
     /// Descriptors reserved for the session's nodes, independent of other sessions.
     pub _node_descriptors: descriptors::Permit,
     /// The session's queue in the pool.
     pub lane: Lane,
-    /// Pending change notices.
     pub notices: Arc<NoticeQueue>,
     /// Completed once the session has subscribed to changes.
     pub watch: Once,
@@ -284,7 +281,6 @@ impl Session {
         stat::stat_entry(dir.fd(), name.as_bytes()).is_ok_and(|stat| is_big(&stat) && stat.links == 1)
     }
 
-    /// Returns the pace of small writes, which decides if they run on the calling thread.
     pub(crate) fn write_pace(&self) -> &Pace {
         &self.export.write_pace
     }

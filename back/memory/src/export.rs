@@ -1,3 +1,5 @@
+//! The export: a tree that its sessions share.
+
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 

@@ -1,3 +1,5 @@
+//! Limits of an export.
+
 use tombolo_core::Limits;
 
 /// Limits of a [`Memory`](crate::Memory).

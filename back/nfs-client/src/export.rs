@@ -43,18 +43,12 @@ const UNKNOWN: Sizes = Sizes { read_max: 512, write_max: 512, listing: 512 };
 impl NfsExport {
     /// Mounts the export `path`. Each call of the mount times out within seconds, regardless of the options'
     /// timeouts.
-    ///
-    /// # Errors
-    /// Fails with [`MountError`].
     pub fn mount(server: &Server, path: &str, options: Options) -> std::result::Result<Self, MountError> {
         block_on(Self::mounted(Endpoint::Network(server.clone()), path, options))
     }
 
     /// Mounts as [`NfsExport::mount`] does, over links in shared memory: `path` must be in the export that
     /// they lead to.
-    ///
-    /// # Errors
-    /// Fails with [`MountError`].
     pub fn mount_over(
         route: &Arc<Route>,
         path: &str,
@@ -67,9 +61,6 @@ impl NfsExport {
     /// may take 30 seconds, because the program may first have to connect and authenticate. The tunnel is
     /// closed by [`leave`](Self::leave), when the export and its last session are dropped, or if the mount
     /// fails.
-    ///
-    /// # Errors
-    /// Fails with [`MountError`].
     pub fn mount_through(
         tunnel: &Arc<Tunnel>,
         path: &str,
@@ -80,9 +71,6 @@ impl NfsExport {
     }
 
     /// Returns the paths that a server exports, in its order.
-    ///
-    /// # Errors
-    /// Fails as [`NfsExport::mount`] does.
     pub fn exports_of(
         server: &Server,
         reserved_port: Option<bool>,
@@ -121,10 +109,7 @@ impl NfsExport {
     }
 
     /// Creates an export over a given RPC client and root handle: for simulations, and for handles obtained
-    /// otherwise. Waits for the server according to the client's options.
-    ///
-    /// # Errors
-    /// Fails if the root cannot be used.
+    /// otherwise. Waits for the server according to the client's options. Fails if the root cannot be used.
     pub async fn over(rpc: RpcClient, root: FileHandleBuf, options: Options) -> Result<Self> {
         let label = options.rpc.label.clone();
         let nfs = Nfs::new(rpc.clone(), &label, UNKNOWN);

@@ -12,7 +12,6 @@ pub(crate) enum Failure {
     /// The RPC call failed: no reply, or one by which the server rejects the call.
     #[error("{procedure:?}")]
     Call {
-        /// The procedure.
         procedure: Procedure,
         /// The outcome of the call, which names the server.
         source: CallError,
@@ -22,9 +21,7 @@ pub(crate) enum Failure {
     Malformed {
         /// Host and export.
         server: String,
-        /// The procedure.
         procedure: Procedure,
-        /// The fault.
         source: tombolo_wire_xdr::Error,
     },
     /// The reply violates the protocol.
@@ -32,7 +29,6 @@ pub(crate) enum Failure {
     InvalidReply {
         /// Host and export.
         server: String,
-        /// The procedure.
         procedure: Procedure,
         /// The violation.
         what: &'static str,
@@ -42,9 +38,7 @@ pub(crate) enum Failure {
     Broken {
         /// Host and export.
         server: String,
-        /// The procedure.
         procedure: Procedure,
-        /// The status in its reply.
         status: tombolo_wire_nfs3::Status,
     },
 }

@@ -49,7 +49,6 @@ pub(crate) struct Page {
     pub listing: Arc<Listing>,
     /// `true` if the page was requested with attributes.
     pub plus: bool,
-    /// Procedure of the request.
     pub procedure: Procedure,
     pub asked: Instant,
     /// Epoch of the directory when the page was received.

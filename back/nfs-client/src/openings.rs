@@ -39,10 +39,7 @@ impl Openings {
         Self { next: AtomicU64::new(1), counts, by_id: Mutex::default(), regular: AtomicUsize::new(0) }
     }
 
-    /// Takes a permit for one more opening.
-    ///
-    /// # Errors
-    /// Fails if the session has too many openings.
+    /// Takes a permit for one more opening; [`Error::TooManyOpen`] at the session's limit.
     pub(crate) fn permit(&self) -> Result<Permit> {
         self.counts.take(Resource::Opens, 1).ok_or(Error::TooManyOpen)
     }
@@ -63,19 +60,13 @@ impl Openings {
         id
     }
 
-    /// Returns an opening.
-    ///
-    /// # Errors
-    /// Fails if the node has no such opening.
+    /// Returns an opening; [`Error::BadOpen`] if the node has no such opening.
     pub(crate) fn of(&self, file: File) -> Result<Arc<Opening>> {
         let opening = lock(&self.by_id).get(&file.open).cloned();
         opening.filter(|opening| opening.node.id == file.node).ok_or(Error::BadOpen)
     }
 
-    /// Returns an opening that has all these flags.
-    ///
-    /// # Errors
-    /// Fails if the node has no such opening, or it lacks a flag.
+    /// Returns an opening; [`Error::BadOpen`] if the node has no such opening, or it lacks one of the flags.
     pub(crate) fn made_for(&self, file: File, purpose: OpenFlags) -> Result<Arc<Opening>> {
         self.of(file).and_then(|opening| {
             if opening.flags.contains(purpose) { Ok(opening) } else { Err(Error::BadOpen) }

@@ -62,9 +62,7 @@ pub(crate) type Outcome = std::result::Result<Raw, NoAnswer>;
 
 /// State of a request after sending.
 pub(crate) enum Sent {
-    /// The request is completed.
     Ended(Outcome),
-    /// The request is in flight.
     Pending(InFlight),
 }
 

@@ -1,3 +1,5 @@
+//! Reading and changing attributes, access tests, and statistics of the file system.
+
 use tombolo_core::fs::{
     AccessMask, Attr, Change, File, FileType, Mode, NAME_MAX, NodeId, OpenFlags, SetAttr, SetTime, StatFs,
     Timestamp,

@@ -19,8 +19,8 @@ impl Changes for Session {
 }
 
 impl Session {
-    /// Subscribes to changes, which are reported and counted from the return of this call until the session
-    /// ends.
+    /// Subscribes to changes by other sessions: they are reported to this session, and all changes are
+    /// counted in the window, from the return of this call until it ends.
     pub(super) fn begin_watch(&self) {
         self.watch.call_once(|| self.shared.watchers.add(self.me.clone()));
     }

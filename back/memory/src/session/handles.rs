@@ -1,3 +1,5 @@
+//! Persistent handles, which are valid as long as the tree.
+
 use tombolo_core::fs::{AccessMask, Entry, NodeId, PersistentHandle, PersistentHandles, Volume};
 use tombolo_core::{Answer, Ctx, Error, Result};
 

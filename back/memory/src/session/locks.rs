@@ -1,3 +1,5 @@
+//! Locks, kept in the lock table of the export (`tombolo_core::fs::LockTable`).
+
 use tombolo_core::fs::{File, Lock, LockFamily, LockOwner, LockRange, Locks};
 use tombolo_core::{Answer, Ctx, Result, or_answer};
 

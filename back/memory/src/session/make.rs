@@ -1,3 +1,5 @@
+//! Creation of nodes: their owner, mode and inherited access control lists.
+
 use tombolo_core::fs::{
     Create, Created, Device, Exclusive, FileType, Made, Mode, Name, NewMode, NodeId, OpenFlags,
 };

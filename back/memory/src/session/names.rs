@@ -1,3 +1,5 @@
+//! Look-ups, links, removals and renames of names.
+
 use tombolo_core::fs::{
     AccessMask, Change, Device, Entry, FileType, Made, Mode, Name, NewMode, NodeId, RenameFlags, Renamed,
 };

@@ -1,3 +1,5 @@
+//! Openings of a session, reads and writes through them, and listings.
+
 use tombolo_core::fs::{
     AccessMask, Cookie, DirEntry, DirPage, File, FileType, LockOwner, NodeId, OpenFlags, OpenId, Opened,
     ReadDone, Write, Written,

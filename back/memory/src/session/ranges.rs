@@ -1,3 +1,5 @@
+//! File ranges: allocation, holes, copies.
+
 use tombolo_core::fs::{AccessMask, AllocateMode, File, Ranges, Whence};
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::Buffer;

@@ -1,3 +1,5 @@
+//! Extended attributes with the rules of their namespaces (xattr(7)), and access control lists.
+
 use tombolo_core::fs::{AccessMask, FileType, Mode, NodeId, XattrName, XattrSet, Xattrs};
 use tombolo_core::{Answer, Ctx, Error, Result};
 

@@ -86,7 +86,6 @@ impl Budget {
         self.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Registers a file with retained bytes.
     pub(super) fn register(&self, file: Arc<dyn Relieve>) -> Registration {
         let mut files = lock(&self.files);
         let number = files.next;

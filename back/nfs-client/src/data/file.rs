@@ -72,7 +72,6 @@ pub(super) struct State {
     pub(super) dirty: DirtyRanges,
     pub(super) losses: Losses,
     pub(super) readers: Readers,
-    /// `true` if a COMMIT is pending.
     pub(super) is_committing: bool,
     /// `true` if a task waits for an in-flight permit to send waiting pieces.
     pub(super) waits_for_permit: bool,

@@ -35,7 +35,6 @@ pub(super) struct Piece {
     pub(super) seq: WriteSeq,
     /// The first write in the piece or in bytes that it overwrote: flushes of that write wait for this piece.
     pub(super) first: WriteSeq,
-    /// Requested stability.
     pub(super) stability: Stability,
     /// Number of times that the server lost the piece.
     pub(super) losses: u8,

@@ -37,7 +37,6 @@ pub(crate) trait Server: Send + Sync + 'static {
 
     /// Returns the mount's memory budget, shared by all its files.
     fn budget(&self) -> &Arc<Budget>;
-    /// Returns the sizes of calls.
     fn sizes(&self) -> Sizes;
     /// Returns `true` if another READ or WRITE may be sent.
     fn has_permit(&self) -> bool;

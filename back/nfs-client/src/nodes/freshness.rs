@@ -109,7 +109,6 @@ impl Freshness {
         !self.expired && self.asked >= time
     }
 
-    /// Returns `true` if the attributes must be revalidated regardless of their age.
     pub(super) fn is_expired(&self) -> bool {
         self.expired
     }

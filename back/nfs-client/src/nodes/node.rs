@@ -19,6 +19,7 @@ use crate::options::AttributeTimes;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epoch(u64);
 
+/// A name of a node and its directory, from which the node is recovered if the server loses its handle.
 #[derive(Clone, Debug)]
 pub(crate) struct Location {
     pub dir: Arc<Node>,
@@ -125,7 +126,6 @@ impl Node {
         self.has_writes_of_others.load(Ordering::Relaxed)
     }
 
-    /// Sets the result of [`has_writes_of_others`](Self::has_writes_of_others).
     pub(crate) fn set_writes_of_others(&self, has_some: bool) {
         self.has_writes_of_others.store(has_some, Ordering::Relaxed);
     }

@@ -120,10 +120,7 @@ impl Nodes {
         lock(&self.table).by_id.get(&id).map(|held| held.node.clone()).ok_or(Error::Stale)
     }
 
-    /// Takes a permit for one more node.
-    ///
-    /// # Errors
-    /// Fails if the session has too many nodes.
+    /// Takes a permit for one more node; [`Error::NoMemory`] at the session's limit.
     pub(crate) fn permit(&self) -> Result<Permit> {
         self.counts.take(Resource::Nodes, 1).ok_or(Error::NoMemory)
     }
@@ -139,10 +136,7 @@ impl Nodes {
     /// Returns the node that a call made at `asked` found, cached or new, and counts a look-up. A handle of
     /// another file than before gets another number. A node evicted since the call may have changed: its
     /// attributes are then expired. A new node takes the permit, or reserves one. A listed one counts as such
-    /// until a look-up returns it.
-    ///
-    /// # Errors
-    /// Fails if the session has too many nodes.
+    /// until a look-up returns it. Fails as [`permit`](Self::permit) does.
     pub(crate) fn enter(
         &self,
         by: FoundBy,

@@ -61,7 +61,6 @@ pub(crate) struct Session {
     /// Pending removals, by directory, of files unlinked while open that were closed since. A directory with
     /// no other files is empty for callers, so its removal waits for them.
     silly_removals: Pending<NodeId>,
-    /// `true` if the server has the side program.
     has_side_program: AtomicBool,
     packed_writes: PackedWrites,
     listed_ahead: ListedAhead,

@@ -53,7 +53,6 @@ impl View {
         background.spawn(work(self));
     }
 
-    /// Returns the present time by the RPC client's clock, which tests can simulate.
     pub(super) fn now(&self) -> Instant {
         self.session.nfs.rpc().now()
     }
