@@ -82,6 +82,7 @@ pub(crate) struct Adopted {
 
 /// Result of trying to close a node's descriptor.
 pub(crate) enum Cooled {
+    /// The node has no descriptor.
     NoDescriptor,
     /// The node was used since the last attempt.
     InUse,
