@@ -1,7 +1,7 @@
 //! Change notifications to the other sessions of the export, sent after the change and before its reply.
 //!
 //! A notice says that something *may* have changed, so it is also sent when one step of several has failed.
-//! While no session is subscribed, all this costs a change is a few loads of a counter.
+//! While no session is subscribed, a change costs only a few more loads of a counter.
 
 use std::cell::OnceCell;
 use std::os::fd::BorrowedFd;
@@ -29,7 +29,7 @@ impl Changes for LocalSession {
 
 impl LocalSession {
     /// Subscribes to changes, which are reported to the session from the return of this call until it ends.
-    /// With [`Options::watch_host`] those of other processes are counted in the window too.
+    /// With the option `watch_host` those of other processes are reported and counted in the window too.
     pub(crate) fn begin_watch(&self) {
         self.0.watch.call_once(|| {
             self.0.export.watchers.add(Arc::downgrade(&self.0));

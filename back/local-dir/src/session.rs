@@ -269,8 +269,8 @@ impl FileSystem for LocalSession {
     fn release(&self, cx: &Ctx, file: File) {
         let Some(open) = self.0.files.remove(file) else { return };
         self.0.table.closes(open.node);
-        // Closing takes long if it frees much space, of a deleted file, and on a remote file system, where it
-        // releases locks and flushes data.
+        // Closing takes long if it frees the space of a large deleted file, or on a remote file system, where
+        // it releases locks and flushes data.
         let frees_much = || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && is_big(&stat));
         let is_slow = !open.medium.local || (open.cursor.is_none() && frees_much());
         let ending = OpeningEnd { session: self.0.clone(), open, through: file.open };

@@ -27,7 +27,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Reasons why a connection was not established.
 #[derive(Debug, ThisError)]
 pub enum ConnectError {
-    /// The server cannot be reached, is silent or has closed the connection, or this host lacks descriptors.
+    /// The server cannot be reached, is silent or has closed the connection, or this host lacks resources.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The server violates the protocol.

@@ -6,9 +6,9 @@
 //!
 //! - [`NfsExport`] is a mounted export: [`NfsExport::mount`] with a [`Server`], a path and [`Options`].
 //! - Its sessions implement the waist. Attributes are cached for the time given by [`AttributeTimes`]; an
-//! open sees everything closed before it (close-to-open), unless the caller needs no check. Unstable writes
-//! are answered once they are sent or queued; `data` retains them until a flush has made them stable. A file
-//! removed while open is renamed, and removed when it is closed.
+//!   open sees everything closed before it (close-to-open), unless the caller needs no check. Unstable writes
+//!   are answered once they are sent or queued; `data` retains them until a flush has made them stable. A
+//!   file removed while open is renamed, and removed when it is closed.
 //!
 //! Non-goals: locks (NLM), RPCSEC_GSS, NFS version 4, a cache that outlives the process (`layer/cache`).
 //!

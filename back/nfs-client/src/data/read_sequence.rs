@@ -7,7 +7,7 @@ use std::ops::Range;
 /// this number of bytes and this multiple of its length. Concurrent reads of one file overtake each other.
 const SLACK_BYTES: u64 = 512 << 10;
 const SLACK_READS: u64 = 4;
-/// Minimum read-ahead window in bytes, or four times the length of the read if that is longer; both within
+/// Minimum read-ahead window in bytes, or four times the length of the read if that is longer, but at most
 /// [`ReadAheadLimits::window_max`].
 const WINDOW_MIN_BYTES: usize = 128 << 10;
 
