@@ -10,8 +10,8 @@
 //! **Descriptors.** Recently used nodes have one (`O_PATH`), limited by [`Options::descriptors`]; others are
 //! found again by their file handle, or by name. Each open file has one, and each owner of record locks on a
 //! file. **Threads.** Operations that cannot block run on the calling thread: attributes of an open node on a
-//! local file system, reads from the page cache. On local file systems so do name operations, small writes and
-//! small removals while they are quick ([`Pace`](tombolo_host_runtime::pace::Pace)). Most others run in a
+//! local file system, reads from the page cache. So do name operations, small writes and small removals on
+//! local file systems while they are quick ([`Pace`](tombolo_host_runtime::pace::Pace)). Most others run in a
 //! pool. **Permissions** are checked by one party, see `checks` in [`Client`]. `Caller`: this back end checks
 //! nothing, but new files belong to the caller. `BackEnd`: the host's kernel checks with the identity of each
 //! request.

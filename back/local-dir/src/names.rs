@@ -136,7 +136,8 @@ impl Session {
         if matches!(file_type, FileType::Directory | FileType::Symlink) {
             return Err(Error::BadType);
         }
-        // Device nodes need a privilege that a thread lacks while it acts as another user than the superuser.
+        // The kernel refuses device nodes to a thread that acts as another user than the superuser: it lacks
+        // CAP_MKNOD then.
         let device = SysDevice { major: rdev.major, minor: rdev.minor };
         let make = |dir: &Location, mode| {
             namespace::make_node(dir.fd(), name.as_bytes(), file_type.mode_bits() | mode, device)
