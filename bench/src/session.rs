@@ -14,7 +14,7 @@ use tombolo_mem::Buffer;
 
 use crate::error::{Error, OrWrong, Result, same};
 
-/// Size of a request for notices.
+/// Maximum size of the notices in one answer.
 const NOTICES_BYTES: usize = 64 << 10;
 
 /// Reason why nothing may be cached.
@@ -38,7 +38,7 @@ impl Session {
         Ok(Self { fs, cx: Ctx::root(session), taken: AtomicU64::new(0) })
     }
 
-    /// Looks up a path from the root, without links.
+    /// Looks up a path from the root, and follows no symbolic links.
     pub fn find(&self, path: &Path) -> Result<NodeId> {
         let mut node = NodeId::ROOT;
         for component in path.components() {

@@ -80,12 +80,12 @@ impl<W> Named for Row<W> {
     }
 }
 
-/// Items of a sheet that are not the table's own.
+/// Items that any sheet may have; rows and columns, whose types differ by table, are in [`Axes`].
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
     title: String,
-    /// Rounds of a full run, if its turns are long.
+    /// Number of rounds of a full run, if not the default.
     rounds: Option<usize>,
     /// Sizes in a full run and in a smoke test.
     #[serde(default)]
@@ -116,7 +116,7 @@ struct Axes<R, C> {
     columns: Vec<C>,
 }
 
-/// Comparison of each of our columns with each of the others, in some rows and variants.
+/// Comparison of each of our columns (`ours`) with each of the others (`others`), in some rows and variants.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ratios {
@@ -133,12 +133,12 @@ struct Ratios {
     /// Figure whose multiple is added to the others.
     plus: Option<Plus>,
     best: Option<Best>,
-    /// Figure of another column that may represent the others.
+    /// Alternative to each of the others' figures: the lesser counts.
     or: Option<Lesser>,
     target: Option<f64>,
 }
 
-/// The lesser of multiples of the best of the others and of the best of a column.
+/// The lesser of `times` the others' figure and `column_times` the best variant of `column`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Lesser {
@@ -164,7 +164,7 @@ enum Best {
     Other,
 }
 
-/// Maximum of a figure.
+/// Maximum of a figure's median.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Limit {
@@ -177,7 +177,8 @@ struct Limit {
     most: f64,
 }
 
-/// Maximum by which one figure may exceed another of the row: columns and variants.
+/// Maximum by which a figure may exceed another of the same row, by the median over the rounds. `ours` and
+/// `other` each are a column and a variant.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Difference {
@@ -188,7 +189,7 @@ struct Difference {
     most: f64,
 }
 
-/// Maximum of a figure's share in another of the variant.
+/// Maximum of one figure divided by another of the same row and variant, by the median over the rounds.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Share {
@@ -255,7 +256,8 @@ impl<'a, R: Named + DeserializeOwned, C: DeserializeOwned> Sheet<'a, R, C> {
         self.words.insert(word.to_owned(), value);
     }
 
-    /// Returns the number of rounds with long turns.
+    /// Returns the number of rounds of a measurement that is not a [`Contest`]: the command line's, else the
+    /// sheet's (1 if quick), else the default.
     pub fn rounds(&self) -> usize {
         match self.written.rounds {
             Some(rounds) if self.plan.rounds_given.is_none() => self.plan.scaled(rounds, 1),
@@ -263,7 +265,7 @@ impl<'a, R: Named + DeserializeOwned, C: DeserializeOwned> Sheet<'a, R, C> {
         }
     }
 
-    /// Returns a contest with the sheet's number of rounds.
+    /// Returns a contest with the sheet's number of rounds, unless the run is quick or was given a number.
     pub fn contest(&self, contest: Contest) -> Contest {
         let few = self.written.rounds.filter(|_| !self.plan.quick && self.plan.rounds_given.is_none());
         Contest { rounds: few.unwrap_or(contest.rounds), ..contest }
@@ -381,7 +383,7 @@ impl Share {
     }
 }
 
-/// Yields `items` round by round, each round beginning with the next, so that none is always the first.
+/// Yields `items` round by round, each round beginning one item later, so that none is always the first.
 pub fn turns<T>(rounds: usize, items: &[T]) -> impl Iterator<Item = &T> {
     let of_round =
         move |round| (0..items.len()).filter_map(move |turn| items.get((turn + round) % items.len()));

@@ -280,7 +280,7 @@ impl Queue {
         }
     }
 
-    /// Queues a request; waits while the queue is full.
+    /// Queues a request; waits while the queue is full, unless a request has failed.
     pub fn put(&self, request: Request) {
         let mut state = self.lock();
         while state.waiting.len() >= self.length_max && state.error.is_none() {
@@ -292,7 +292,7 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// Takes the next request; `None` once the queue is closed.
+    /// Takes the next request, or waits for it; `None` once the queue is empty and closed.
     pub fn take(&self) -> Option<Request> {
         let mut state = self.lock();
         loop {

@@ -73,7 +73,8 @@ pub struct DriveArgs {
 
 /// A client that transfers files.
 trait Client {
-    /// Transfers a file; a write ends when the file is stable. Returns the time, without that of opening.
+    /// Transfers a file; over NFS, a write ends when the file is stable. Returns the time, without that of
+    /// opening.
     fn transfer(&mut self, job: &Job) -> Result<Duration>;
 
     /// Returns the program's own memory for a file of this size, for counting copies.

@@ -29,7 +29,7 @@ pub enum Step {
     Copies,
     /// Data sent from their place; arguments encoded by the library.
     GenericCodec,
-    /// None.
+    /// No overhead of the two.
     Lean,
 }
 

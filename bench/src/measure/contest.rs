@@ -9,10 +9,12 @@ use crate::error::{Error, Result};
 
 /// A contestant: its operation, servers and placement.
 pub struct Entrant<'a> {
-    /// Column and variant (placement, waiting mode).
+    /// Column and variant; row and column in a contest of several rows ([`Report::contest_of_rows`]).
+    ///
+    /// [`Report::contest_of_rows`]: crate::report::Report::contest_of_rows
     pub name: (String, String),
     pub work: Work<'a>,
-    /// Processes whose costs count.
+    /// Processes whose costs count, and whose threads are placed.
     pub servers: Vec<u32>,
     /// Placement; `None` pins no threads.
     pub place: Option<Placement>,

@@ -159,7 +159,8 @@ impl Held {
     }
 }
 
-/// A mapping of a process, and the part that it has accessed.
+/// A mapping of a process, and how much of it is resident: pages that it has accessed, and neighbours that
+/// the kernel mapped with them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     pub range: Range<u64>,
@@ -200,8 +201,8 @@ fn read_of(process: &str, name: &str) -> Result<String> {
     fs::read_to_string(&path).doing_to("read", Path::new(&path))
 }
 
-/// System calls that wait for stable storage. Writes with RWF_SYNC or RWF_DSYNC count; writes to files opened
-/// with O_SYNC would be missed.
+/// System calls that may wait for stable storage. Of pwritev2, only calls with RWF_SYNC or RWF_DSYNC count;
+/// writes to files opened with O_SYNC would be missed.
 const CALLS: &str = "trace=fsync,fdatasync,syncfs,sync,sync_file_range,msync,pwritev2";
 
 /// Tracer of a process until [`SyncCounter::stop`], with strace. Tracing slows it down by an order of
@@ -236,7 +237,7 @@ fn is_traced(process: u32, thread: u32) -> bool {
     status.lines().any(|line| line.strip_prefix("TracerPid:").is_some_and(|tracer| tracer.trim() != "0"))
 }
 
-/// Returns `true` if a line of the trace, `PID name(arguments…`, begins a call that waits for stable storage.
+/// Returns `true` if a line of the trace, `PID name(arguments…`, begins a call that counts as a sync.
 fn is_sync(line: &str) -> bool {
     let call = line.split_whitespace().nth(1).unwrap_or_default();
     match call.split_once('(') {

@@ -111,8 +111,8 @@ impl Laps<'_> {
     }
 }
 
-/// Timer of operations. Each lap reads the clock (about 25 ns), which is included in the figure; operations
-/// below a microsecond are timed in batches.
+/// Timer of operations. Each lap reads the clock once (about 25 ns), which is included in the figure; callers
+/// may time several short operations in one lap ([`Clock::lap_of`]).
 pub struct Clock {
     last: Instant,
     laps: Histogram<u64>,
@@ -257,7 +257,7 @@ pub fn go_on() -> Result<()> {
     if ASKED.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
 }
 
-/// Assignment to cores. Wake-up costs depend on it, so every figure states it.
+/// Assignment of servers and caller to cores, on which the cost of wake-ups depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
@@ -266,7 +266,7 @@ pub enum Placement {
     /// Server and caller share a core.
     #[value(name = "one-core")]
     SameCore,
-    /// Server and caller have a core each.
+    /// Server and caller have a core each; they share one if this process is allowed no other.
     TwoCores,
     /// The caller has one core, the server may use all.
     #[value(skip)]
@@ -286,7 +286,7 @@ impl Placement {
         }
     }
 
-    /// Assigns cores to the calling thread and all threads of `servers`.
+    /// Assigns cores to the calling thread and, unless unpinned, to all threads of `servers`.
     pub fn take(self, servers: &[u32]) -> Result<()> {
         let cores = spare_cores();
         if self == Placement::Unpinned {

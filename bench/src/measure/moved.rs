@@ -1,4 +1,5 @@
-//! Memory that a process sends from and receives into, observed by the arguments of its system calls.
+//! Memory from which a process's system calls send or write, and into which they receive or read, observed by
+//! the arguments of the calls.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,7 +13,7 @@ use tombolo_sys::trace::{DataCall, Moment, follow};
 
 use crate::error::{Doing, Error, Result};
 
-/// Numbers of bytes that a process has transferred.
+/// Numbers of bytes that a process has sent or written to files and sockets, and received or read from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Sent from the watched memory.
@@ -39,7 +40,7 @@ struct State {
 }
 
 impl MovedMeter {
-    /// Starts tracing; fails with [`Error::Absent`] if it is not permitted.
+    /// Starts tracing; fails if this is not permitted.
     pub fn follow(process: u32) -> Result<Self> {
         let memory = File::open(format!("/proc/{process}/mem"));
         let memory = memory.doing(|| format!("look into the memory of process {process}"))?;

@@ -69,7 +69,7 @@ struct Shaper {
 const LATENCY_MS: u32 = 5;
 /// Name of the second network namespace.
 const FAR: &str = "far";
-/// Congestion control, which each network may choose, because the default of hosts differs.
+/// Congestion control of both networks, set because the default differs between hosts.
 const CONGESTION: &str = "reno";
 /// Shell command that sets it in the present network.
 const SET_CONGESTION: &str = "echo reno > /proc/sys/net/ipv4/tcp_congestion_control";

@@ -46,7 +46,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Wraps an accepted connection, without a time limit for its peer.
+    /// Wraps an accepted connection; only with [`Wait::Spin`] it has a time limit for its peer.
     pub fn new(inner: TcpStream, wait: Wait) -> io::Result<Self> {
         inner.set_nodelay(true)?;
         inner.set_nonblocking(wait != Wait::Sleep)?;

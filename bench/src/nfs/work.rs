@@ -23,11 +23,11 @@ use crate::files::{Tree, fill};
 use crate::measure::{Clock, Work, spare_cores};
 use crate::peer::{LIBNFS, Nfs, find, this_program};
 
-/// Size of a GETATTR reply with its mark (RFC 1813 §3.3.1), for bare exchanges of the same size.
+/// Size of a GETATTR reply with its record mark (RFC 1813 §3.3.1), for bare exchanges of the same size.
 pub const GETATTR_REPLY_BYTES: usize = 4 + 24 + 4 + 84;
-/// Size of a READ reply with its mark and attributes, without the data (§3.3.6).
+/// Size of a READ reply with its record mark and attributes, without the data (§3.3.6).
 pub const READ_REPLY_BYTES: usize = 4 + 24 + 4 + 88 + 12;
-/// Size of a WRITE reply with its mark and all attributes (§3.3.7).
+/// Size of a WRITE reply with its record mark and all attributes (§3.3.7).
 pub const WRITE_REPLY_BYTES: usize = 4 + 24 + 4 + 28 + 88 + 16;
 const MARK_BYTES: usize = 4;
 /// Size of a listing page (`maxcount`), in bytes.
@@ -58,7 +58,7 @@ pub fn transfer(
     let mut mounted = Mounted::new(server, wait)?;
     let file = mounted.walk(path)?;
     let (mut call, mut commit) = match direction {
-        // Neither server omits the attributes, without which a reply would be shorter.
+        // No measured server omits the attributes, without which a reply would be shorter.
         Direction::Read => {
             let reply_bytes = READ_REPLY_BYTES - MARK_BYTES + piece_bytes as usize;
             (read(&file, piece_bytes).expect_reply_bytes(reply_bytes), None)
@@ -105,8 +105,8 @@ pub fn small_files(server: &Nfs, path: &str, wait: Wait, name: &str) -> Result<W
     Ok(Work::repeat(1, once).per_second(true))
 }
 
-/// Reads a complete directory; `before` receives the start of each call. Returns the number of entries
-/// without `.` and `..`.
+/// Reads a complete directory; before each call, `before` receives the page after which it reads. Returns the
+/// number of entries without `.` and `..`.
 fn list_all(
     connection: &mut Connection,
     directory: &Handle,
@@ -301,7 +301,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Starts a client; the file that it writes, of libnfs its only one, is `name` in the export's root.
+    /// Starts a client. It writes the file `name` in the export's root; libnfs also reads that file.
     pub fn start(kind: Kind, server: &Nfs, name: &str) -> Result<Self> {
         let (nfs, mount, is_libnfs) = (server.nfs, server.mount, kind == Kind::Libnfs);
         let (mut command, client);

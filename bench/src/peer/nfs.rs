@@ -133,8 +133,8 @@ pub fn free_port() -> Result<SocketAddr> {
         .doing(|| "find a free port".to_owned())
 }
 
-/// Returns a free port in the network of a link's servers. Each network has its own ports; no port is
-/// returned twice in one run.
+/// Returns an address for a server of a link, with a port that is free on this network's loopback. In the
+/// servers' network, if it is another, the port is not checked.
 fn free_port_at(link: Link) -> Result<SocketAddr> {
     Ok(SocketAddr::new(link.server(), free_port()?.port()))
 }

@@ -45,7 +45,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Waits until the server is ready; fails with its output if it ends first, or on time-out.
+    /// Waits until the server is ready; fails on time-out, or with its standard error if it ends first.
     pub fn wait_until(&mut self, what: &str, mut ready: impl FnMut() -> bool) -> Result<()> {
         let begun = Instant::now();
         while !ready() {
@@ -94,7 +94,7 @@ impl Server {
         }
     }
 
-    /// Returns what the process has written to its standard error.
+    /// Returns the first 4 KiB of the process's standard error; blocks until it has them or the stream ends.
     pub fn said(&mut self) -> String {
         let mut text = String::new();
         if let Some(errors) = &mut self.child.stderr {
@@ -115,7 +115,8 @@ impl Drop for Server {
     }
 }
 
-/// Runs a program to its end, and returns its output; fails with the last line of it and its errors.
+/// Runs a program to its end, and returns its standard output; fails with the last line of its standard
+/// error, or of its output if that is empty.
 pub fn completed(what: &str, command: &mut Command) -> Result<String> {
     let program = PathBuf::from(command.get_program());
     let output = command.stdin(Stdio::null()).output().doing(|| what.to_owned());
@@ -140,7 +141,7 @@ pub(super) fn accepts_at(socket: &Path) -> bool {
     accepts_in("self", socket)
 }
 
-/// Returns `true` if a process accepts connections in the network of `process`, whose table has no others.
+/// Returns `true` if a process accepts connections at a socket in the network namespace of `process`.
 pub(super) fn accepts_in(process: &str, socket: &Path) -> bool {
     /// Flag `__SO_ACCEPTCON` in /proc/net/unix.
     const ACCEPTS: &str = "00010000";
@@ -163,7 +164,7 @@ pub struct AtSocket {
     pub server: Server,
     /// Path of the socket, or of the shared file.
     pub place: PathBuf,
-    /// Name of the served directory.
+    /// Path of the export, `/NAME`; empty unless it is a server of links.
     pub export: String,
 }
 

@@ -44,13 +44,15 @@ pub struct Report {
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
     pub row: String,
-    /// Variant: placement or waiting mode.
+    /// Distinguishes figures of one row and column, for example by placement or percentile; may be empty.
     pub variant: String,
     pub column: String,
     pub unit: Unit,
-    /// Spread over the rounds, each by its median.
+    /// Spread of `rounds`.
     pub spread: Spread,
-    /// Values by round. Figures with equally many rounds were measured interleaved.
+    /// Values by round; of a series: the median time, or of a rate the amount by the mean time. Two figures
+    /// may be compared by round only if one contest measured both: then round N of both ran at the same time.
+    /// The code checks only that they have equally many rounds.
     pub rounds: Vec<f64>,
     /// 99th percentile in nanoseconds, if measured.
     pub p99_ns: Option<f64>,
@@ -92,7 +94,8 @@ impl Figure {
         }
     }
 
-    /// Returns the figure of a series: a rate if it moves bytes, else a time. `None` without rounds.
+    /// Returns the figure of a series: a rate if it has `bytes` or `per_second`, otherwise a time. `None`
+    /// without rounds.
     pub fn of(row: &str, series: &Series) -> Option<Self> {
         let rates = |amount: f64| series.turns.iter().map(|turn| amount / turn.mean_ns * 1e9).collect();
         let (unit, rounds): (_, Vec<f64>) = match series.bytes {
@@ -116,7 +119,7 @@ impl Figure {
     }
 
     /// Returns the servers' processor time per operation as a separate figure, for comparisons. `None`
-    /// without rounds or servers.
+    /// without rounds, or if the median is 0, as without servers.
     pub fn server_cpu(row: &str, series: &Series) -> Option<Self> {
         let rounds: Vec<f64> = series.turns.iter().map(|turn| turn.cost.server_cpu_ns).collect();
         let figure = Self::of_series(row, series, Unit::Nanoseconds, rounds)?;
@@ -140,8 +143,8 @@ impl Figure {
         Some(Self { spread, rounds, ..Self::single(row, variant, column, unit, 0.0) })
     }
 
-    /// Returns the lesser of two figures, each times its factor, by round if they were measured interleaved.
-    /// It is the target of a figure that must be at least one of them.
+    /// Returns the lesser of two figures, each times its factor: by round if they have equally many rounds,
+    /// otherwise of their medians. It is the target of a rate that must reach at least one of the two.
     pub fn lesser(one: &Self, one_times: f64, other: &Self, other_times: f64) -> Option<Self> {
         let rounds = one.by_round(other, |a, b| (a * one_times).min(b * other_times));
         let label =
@@ -149,14 +152,15 @@ impl Figure {
         Self::of_rounds(&one.row, "", &label, one.unit, rounds)
     }
 
-    /// Returns this figure plus a multiple of another, by round if they were measured interleaved.
+    /// Returns this figure plus a multiple of another: by round if they have equally many rounds, otherwise
+    /// of their medians.
     pub fn plus(&self, times: f64, other: &Self) -> Option<Self> {
         let rounds = self.by_round(other, |one, other| one + other * times);
         let label = format!("{} + {times} × {}", self.column, other.row);
         Self::of_rounds(&self.row, "", &label, self.unit, rounds)
     }
 
-    /// Combines two figures by round if they were measured interleaved, otherwise by their medians.
+    /// Combines two figures by round if they have equally many rounds, otherwise by their medians.
     fn by_round(&self, other: &Self, combine: impl Fn(f64, f64) -> f64) -> Vec<f64> {
         if self.rounds.len() != other.rounds.len() {
             return vec![combine(self.spread.median, other.spread.median)];
@@ -217,12 +221,13 @@ impl Report {
         }
     }
 
-    /// Returns what was made, or adds it to the missing items.
+    /// Returns the value of `made`, or adds `what` with the error to the missing items. An interruption is
+    /// added too, unlike by [`Report::or_absent`]: an interrupted run publishes no further report.
     pub fn present<T>(&mut self, what: &str, made: Result<T>) -> Option<T> {
         made.map_err(|error| self.absent(format!("{what}: {error}"))).ok()
     }
 
-    /// Adds an item that failed to the missing ones. Fails only if the run was interrupted.
+    /// Adds an item that failed to the missing ones. Fails only for an interruption, which is not added.
     pub fn or_absent(&mut self, what: &str, done: Result<()>) -> Result<()> {
         match done {
             Err(Error::Interrupted) => Err(Error::Interrupted),
@@ -254,7 +259,7 @@ impl Report {
         series
     }
 
-    /// Runs a contest whose names are row and column, so that all rows are interleaved.
+    /// Runs one contest of all rows; the name of each entrant is its row and column.
     pub fn contest_of_rows(&mut self, contest: &Contest, entrants: Vec<Entrant<'_>>) -> Vec<Series> {
         let (series, dropped) = contest.run(entrants);
         for series in &series {
@@ -281,7 +286,7 @@ impl Report {
         }
     }
 
-    /// Returns the figure of a row, column and variant; of a column without variants, its only one.
+    /// Returns the figure of a row, column and variant, or else the column's figure without a variant.
     pub fn figure(&self, row: &str, column: &str, variant: &str) -> Option<&Figure> {
         let in_cell = |figure: &&Figure| figure.row == row && figure.column == column;
         let of_variant =
@@ -301,8 +306,8 @@ impl Report {
         self.compare(ours.as_ref(), other.as_ref(), target);
     }
 
-    /// Compares two figures by round, and records the ratio. Does nothing if one is missing, or for a
-    /// repetition.
+    /// Compares two figures, by round if they have equally many rounds, and records the ratio. Does nothing
+    /// if one is missing, or if their ratio is recorded already.
     pub fn compare(&mut self, ours: Option<&Figure>, other: Option<&Figure>, target: Option<f64>) {
         let (Some(ours), Some(other)) = (ours, other) else { return };
         let ratio = ratio(ours, other, target);
@@ -385,7 +390,8 @@ impl Unit {
         matches!(self, Unit::BytesPerSecond | Unit::PerSecond)
     }
 
-    /// Formats a value with its unit, to three digits.
+    /// Formats a value with its unit: a count as an integer, a percentage to three decimals, others by
+    /// [`digits`].
     pub fn text(self, value: f64) -> String {
         match self {
             Unit::Nanoseconds if value < 1e3 => format!("{} ns", digits(value)),
@@ -404,7 +410,7 @@ impl Unit {
     }
 }
 
-/// Formats three significant digits.
+/// Formats three significant digits, but at most two decimals, and all digits of the integer part.
 pub(super) fn digits(value: f64) -> String {
     let size = value.abs();
     let places = if size >= 99.95 {
@@ -417,8 +423,8 @@ pub(super) fn digits(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-/// Writes a report into a folder, which is created. The mode does not depend on the umask, which a back end
-/// in this process may have cleared.
+/// Writes a report into a folder, which is created. A new file's mode is 0644 less the umask; by default it
+/// would be 0666, writable by everyone if a back end in this process has cleared the umask.
 pub fn write(report: &Report, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).doing_to("make", folder)?;
     let path = folder.join(format!("{}.json", report.name));

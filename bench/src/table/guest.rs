@@ -27,7 +27,7 @@ const MEAN: &str = "geometric mean";
 /// Half of the guest's timer resolution of 10 ms, for phases below it.
 const LEAST_SECS: f64 = 0.005;
 
-/// Extended attributes, equal on both sides.
+/// Extended attributes that our server and the peer's offer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Xattrs {
     /// None, as by the peer's default.

@@ -41,7 +41,7 @@ impl Plan {
         Contest { costs: false, count_syscalls: false, ..self.contest() }
     }
 
-    /// Returns the smaller number in a smoke test.
+    /// Returns `quick` in a smoke test, otherwise `full`.
     pub fn scaled(&self, full: usize, quick: usize) -> usize {
         if self.quick { quick } else { full }
     }

@@ -139,7 +139,8 @@ impl Export for NullExport {
     }
 }
 
-/// A file system with one node, which answers GETATTR with constants and refuses all other calls.
+/// A file system with one node. It answers GETATTR with constants, ignores FORGET and RELEASE, and refuses
+/// all other calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Null(pub How);
 

@@ -189,7 +189,7 @@ fn left() -> Error {
 pub struct Records {
     /// Number of bytes stored per record.
     keep_bytes: usize,
-    /// Incomplete mark.
+    /// Incomplete record mark.
     mark: Vec<u8>,
     /// Remaining bytes of the fragment.
     left_bytes: usize,

@@ -1,5 +1,5 @@
 //! Thin client that leaves the server as the bottleneck: calls are encoded once and sent in batches, and
-//! replies are matched by xid and dropped. Its own cost is shown in the `null` column.
+//! replies are matched by xid and dropped. The column `null responder` of table `nfs` shows its own cost.
 
 use std::fmt::Debug;
 use std::io::IoSlice;
@@ -28,7 +28,7 @@ use crate::peer::Nfs;
 
 mod connection;
 
-/// Offset of the xid, after the mark.
+/// Offset of the xid, after the record mark.
 const XID_AT: usize = Mark::BYTES;
 /// Successful reply after its xid: accepted, without verifier, executed, with status 0.
 const GOOD: [u8; SUCCESS_BYTES] = {
@@ -47,7 +47,7 @@ pub fn root<'a>() -> Credential<'a> {
 #[derive(Clone, Debug)]
 pub struct Call {
     name: String,
-    /// Encoded mark, header and arguments.
+    /// Encoded record mark, header and arguments.
     head: Vec<u8>,
     /// File data with padding.
     data: Vec<u8>,
@@ -78,7 +78,7 @@ impl Call {
         self
     }
 
-    /// Sets the expected length of replies, without their mark.
+    /// Sets the expected length of replies, without their record mark.
     pub fn expect_reply_bytes(mut self, bytes: usize) -> Self {
         self.reply_bytes = Some(bytes);
         self
@@ -150,7 +150,7 @@ const XID_BYTES: usize = 4;
 pub struct Reply {
     name: String,
     results: Vec<u8>,
-    /// Length of the reply without its mark.
+    /// Length of the reply without its record mark.
     pub bytes: usize,
 }
 

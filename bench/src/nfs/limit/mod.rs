@@ -63,8 +63,9 @@ fn converse(limit: Limit, stream: TcpStream, folder: &Path) -> io::Result<()> {
 }
 
 const READ_BYTES: usize = 256 << 10;
-/// Maximum size of a batch of small replies that are sent together, and of a piece of a large one.
+/// Maximum size of a batch of small requests or replies that are sent together.
 const BATCH_BYTES: usize = 64 << 10;
+/// Maximum number of bytes of a reply that are sent by one call.
 const PIECE_BYTES: usize = 1 << 20;
 /// Name of the file in which requests are stored, in the server's folder.
 const FILE: &str = "swap";

@@ -195,7 +195,7 @@ impl Node {
         Self { directory: false, size }
     }
 
-    /// Returns the node of a handle; an empty file for a foreign one.
+    /// Returns the node of a handle; a handle of another server counts as a file.
     pub fn of(handle: FileHandle<'_>) -> Self {
         let kind = handle.as_bytes().split_last_chunk();
         match kind {

@@ -103,7 +103,8 @@ fn measure<R: Named + DeserializeOwned>(
     Ok(())
 }
 
-/// Runs a job cold and warm on one column, and adds the times and the requests at the origin.
+/// Runs a job cold and warm on one column, and adds the times and, of remote columns, the requests at the
+/// origin. For [`Column::Bare`], a stream of bytes is timed once instead.
 fn both(report: &mut Report, site: &Site, column: Column, rows: &str, job: &Job<'_>) -> Result<()> {
     let mut add = |variant: &str, took: &[Duration]| {
         for (row, took) in job.rows.iter().zip(took.iter().map(Duration::as_secs_f64)) {
@@ -134,7 +135,7 @@ fn both(report: &mut Report, site: &Site, column: Column, rows: &str, job: &Job<
     Ok(())
 }
 
-/// Sets the words of all such tables: their directory and method.
+/// Sets the word `{twice}` of a sheet: the method of [`measure`].
 fn describe<R: Named + DeserializeOwned>(sheet: &mut Sheet<'_, R, Column>) {
     let rounds = sheet.rounds();
     sheet.set("twice", &format!(

@@ -314,10 +314,10 @@ fn served(end: &End, shared: &Path, beside: &Path) -> Result<Nfs> {
     Nfs::by_command(command, SocketAddr::from((end.address(), PORT)), shared, beside)
 }
 
-/// Completes a command that has only the program to that of a proxy without a front end.
+/// Adds the arguments of a proxy without a front end to a command that has only the program so far.
 pub fn proxy_of(mut command: Command, url: &str, cache: &Path, contract: &str) -> Command {
     command.args(["proxy", url, "--contract", contract, "--cache"]).arg(cache);
-    // Several columns are proxies of one tree, which does not change meanwhile.
+    // The lease would allow only one proxy of the tree at a time, but several columns have one.
     if contract == "exclusive" {
         command.arg("--no-lease");
     }

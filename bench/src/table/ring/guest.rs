@@ -1,10 +1,11 @@
 //! Null request from a User Mode Linux (UML) guest to its host, over a file that is the guest's
 //! `/dev/mmapper`. [`run`] compares it with a null request between two processes of the host over the same
-//! file, both polling. [`bell`] measures the guest while both sides sleep, woken by a bell or a timer.
+//! file, both polling. [`bell`] measures the guest with both sides in [`Mode::Adaptive`]: they poll, then
+//! sleep until a bell or a timer wakes them.
 //!
 //! A client is a process that runs [`serve_orders`], on the host or in the guest. It takes its commands from
-//! a [`Mailbox`] in the shared memory, the only channel into a guest. It measures with the processor's cycle
-//! counter ([`Ticks`]), because the clock of a UML kernel is too slow.
+//! a [`Mailbox`] in the shared memory, which a guest can read too, and replies on standard output. It
+//! measures with the processor's cycle counter ([`Ticks`]), because the clock of a UML kernel is too slow.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -142,7 +143,7 @@ impl Client {
         }
     }
 
-    /// Sends a command for `count` requests; returns their p1, p50 and p99 in nanoseconds. `how`:
+    /// Sends a command for at most `count` requests; returns their p1, p50 and p99 in nanoseconds. `how`:
     /// [`Mailbox::how`].
     fn turn(&mut self, count: usize, how: u32) -> Result<[f64; 3]> {
         self.mailbox.tell(u32::try_from(count).unwrap_or(u32::MAX), how);
@@ -168,7 +169,7 @@ const BELL_COLUMNS: [(&str, u32); 2] = [("no doorbell", 0), ("bell", BELLED)];
 /// Rows: requests per turn (at most 20 if quick), bits of [`Mailbox::how`], threads that compute meanwhile.
 const ROWS: [(usize, u32, usize); 4] = [(2000, 0, 0), (100, RESTED, 0), (300, 0, 2), (60, RESTED, 2)];
 
-/// Measures requests for which both sides sleep, with a bell and without a doorbell.
+/// Measures requests with both sides in [`Mode::Adaptive`], with a bell and without a doorbell.
 pub fn bell(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     let plan = sheet.plan;
     let (place, _) = served(&plan.within)?;
@@ -213,13 +214,14 @@ const CLIENTS: u64 = 2;
 struct Mailbox {
     /// Number of commands sent, stored last; a client that sees it change reads the other words.
     told: WordMut,
-    /// Number of requests to make; 0 to exit.
+    /// Maximum number of requests to make; 0 to exit.
     count: WordMut,
     /// Bits, such as [`SLEEPING`].
     how: WordMut,
 }
 
-/// Bit of [`Mailbox::how`]: the client sleeps while it waits for replies.
+/// Bit of [`Mailbox::how`]: the client waits for replies in [`Mode::Adaptive`], so it sleeps if one takes
+/// long; without the bit it polls.
 const SLEEPING: u32 = 1;
 /// Bit of [`Mailbox::how`]: the bell, the guest's serial line, wakes the sleeping client.
 const BELLED: u32 = 2;
@@ -235,7 +237,7 @@ impl Mailbox {
         Ok(Self { told: word(0)?, count: word(512)?, how: word(1024)? })
     }
 
-    /// Sends the command to make `count` null requests; 0 to exit.
+    /// Sends the command to make at most `count` null requests; 0 to exit.
     pub fn tell(&self, count: u32, how: u32) {
         self.how.store(how, Ordering::Relaxed);
         self.count.store(count, Ordering::Relaxed);
@@ -299,7 +301,7 @@ fn times(line: &str) -> Option<[f64; 3]> {
     Some([next()?, next()?, next()?])
 }
 
-/// Makes `count` null requests over a new link, as the bits of `how` say.
+/// Makes at most `count` null requests over a new link, as the bits of `how` say.
 fn null(path: PathBuf, ticks: &Ticks, count: u64, how: u32) -> Result<Clock> {
     let mode = if how & SLEEPING == 0 { Mode::Poll } else { Mode::Adaptive };
     let bell = (how & BELLED != 0).then(|| BellSource::new(BellLocation::Device(SERIAL_LINE.into())));
@@ -324,7 +326,8 @@ impl Ticks {
         Ok(Self { each: took.as_nanos() as f64 / last.saturating_sub(first).max(1) as f64 })
     }
 
-    /// Measures at most `count` operations after a warm-up, each after an unmeasured pause of `rest`.
+    /// Measures at most `count` operations, each after an unmeasured pause of `rest`; the warm-up has no
+    /// pauses.
     #[inline]
     fn time(&self, count: u64, rest: Duration, mut once: impl FnMut() -> Result<()>) -> Result<Clock> {
         for _ in 0..(count / 20).min(WARM) {

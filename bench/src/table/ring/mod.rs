@@ -1,8 +1,9 @@
 //! `ring`: shared-memory links, in parts, each with its own report.
 //!
-//! The server is `tombolo serve`, on its own core; it waits as its clients do, so there is one for each way
-//! to wait. The caller is `back/vrpc-client`, as in a program that uses the library. All contestants of a
-//! part are interleaved.
+//! The server is `tombolo serve`. Server and client wait in the same mode, so there is one server for each
+//! mode that a part uses. Unless a part or a row of its sheet says otherwise, the client is
+//! `back/vrpc-client`. A sheet of [`Cell`]s is one interleaved contest, in which server and caller have a
+//! core each by default; of the other parts, only `mounts` and `guest` pin threads.
 //!
 //! To add a part: its sheet, `bench/tables/ring-PART.toml`; a function that adds the sheet's figures to a
 //! report; a line with both in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing prerequisites are
@@ -110,7 +111,7 @@ struct Cell {
     column: String,
     #[serde(default)]
     by: By,
-    /// Way in which both sides wait.
+    /// Way in which client and server wait; of a cell without a server, unused.
     #[serde(default = "polling", deserialize_with = "mode")]
     mode: Mode,
     #[serde(default = "apart")]
@@ -123,7 +124,7 @@ struct Cell {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum By {
-    /// The library, over a link.
+    /// A session of `back/vrpc-client`, over a link.
     #[default]
     Library,
     /// Null requests on a link alone.
@@ -188,8 +189,8 @@ fn cells(sheet: &Sheet<'_, Cell>, report: &mut Report) -> Result<Vec<Series>> {
     Ok(report.contest_of_rows(&sheet.contest(plan.timed()), entrants))
 }
 
-/// Measures a sheet of cells: null requests of the FSVA paper's Table 6.1, by waiting mode, compared with the
-/// paper's figures; the native layout compared with NFS version 3 messages, on the same link.
+/// Measures a sheet that consists of cells only. `ring-table-6.1`: null requests by waiting mode, compared
+/// with Table 6.1 of the FSVA paper. `ring-nfs`: the native layout compared with NFS version 3 messages.
 fn plain(sheet: &mut Sheet<'_, Cell>, report: &mut Report) -> Result<()> {
     cells(sheet, report).map(drop)
 }
@@ -350,8 +351,9 @@ const LINK_FILES: [&str; 2] = ["/memfd:tombolo-client", "/memfd:tombolo-server"]
 /// Limit for "one copy" of each byte; the excess allows for pages of the link that hold no data.
 const ONE: f64 = 1.1;
 
-/// Counts the copies of each byte between file and program, observed from outside: the server's system calls
-/// show the kernel's destination, and the caller's page tables which pages of the link it has accessed.
+/// Counts the copies of each byte between file and program, observed from outside: the arguments of the
+/// server's system calls show which memory the kernel copied from or to, and the caller's page tables show
+/// which pages of the link it has accessed.
 fn copies(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     for (row, column, operation) in COPIED_ROWS {
         let (place, _) = served(&sheet.plan.within)?;
@@ -459,7 +461,7 @@ fn read_in_place_later(session: &Session, number: usize) -> Answer<usize> {
     Answer::later(async move { Ok(answer.resolve().await?.data().len()) })
 }
 
-/// Makes `requests` requests, [`OUTSTANDING`] of them in flight.
+/// Makes `requests` requests, at most [`OUTSTANDING`] of them in flight.
 fn pipeline(session: &Session, requests: usize, begin: Begin) -> Result<()> {
     let mut under_way = VecDeque::with_capacity(OUTSTANDING);
     for number in 0..requests + OUTSTANDING {

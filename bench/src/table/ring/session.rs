@@ -130,7 +130,8 @@ impl Operation {
     }
 }
 
-/// Repeats one operation over a link. Each turn has a link of its own: a server that polls occupies a core.
+/// Repeats one operation over a link. Each turn has a link of its own, which ends with the turn, because a
+/// server that polls a link occupies a core.
 pub fn linked(endpoint: Endpoint, operation: Operation) -> Work<'static> {
     let bytes = operation.bytes();
     let run = move |count, clock: &mut Clock| {

@@ -24,7 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Effect of a signal to the waiting thread on its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnSignal {
-    /// The request ends early: a wait for a lock.
+    /// The request, a wait for a lock, ends early.
     Interrupt,
     /// The request ends early if the signal kills this thread.
     InterruptIfKilled(u32),

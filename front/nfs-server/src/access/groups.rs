@@ -15,8 +15,8 @@ const USERS_MAX: usize = 4096;
 const LIFETIME: Duration = Duration::from_secs(300);
 /// Lifetime of the result of a failed look-up.
 const FAILURE_LIFETIME: Duration = Duration::from_secs(10);
-/// Limits of concurrent look-ups: a few for slow remote databases, but not so many as to flood a server that
-/// does not answer.
+/// Limits of look-ups: a few at a time for slow remote databases, but not so many as to flood a server that
+/// does not answer. The only lane may use three of the four threads ([`ThreadPool`]), so three run at once.
 const LOOK_UP_POOL: ThreadPoolLimits = ThreadPoolLimits { threads: 4, queue_len: 256 };
 
 /// Look-up of a user's groups; `None` if the user is unknown.
@@ -59,7 +59,7 @@ impl Groups {
     }
 
     /// Returns the groups of a user; none for an unknown user, and after a failed look-up at most the primary
-    /// group and those of /etc/group. [`Error::WouldBlock`] if too many look-ups are pending.
+    /// group and those of /etc/group. [`Error::WouldBlock`] if the look-up could not be started.
     pub(super) async fn of(&self, uid: u32) -> Result<Arc<[u32]>> {
         let now = Instant::now();
         if let Some(cached) = self.cache.get(&uid) {
@@ -75,6 +75,8 @@ impl Groups {
 
     async fn look_up(&self, uid: u32) -> Result<CachedGroups> {
         let look_up_fn = self.look_up_fn.clone();
+        // The pool needs a context, but the look-up acts for no caller, and one client's interrupt must not
+        // end it, since other clients may wait for its result.
         let looked_up = self.lane.run(&Ctx::root(SessionId(0)), move || Ok(look_up_fn(uid)));
         let failure_lifetime = FAILURE_LIFETIME.min(self.lifetime);
         let (groups, lifetime) = match looked_up.resolve().await {
@@ -102,6 +104,7 @@ impl Groups {
                 }
                 (Vec::new(), failure_lifetime)
             }
+            // The queue is full, or no thread could be started.
             Err(_) => return Err(Error::WouldBlock),
         };
         Ok(CachedGroups { groups: groups.into(), until: Instant::now() + lifetime })
