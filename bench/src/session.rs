@@ -55,14 +55,12 @@ impl Session {
         self.fs.setattr(&self.cx, node, None, &set).wait().or_wrong("setattr").map(drop)
     }
 
-    /// Opens a file.
     pub fn open(&self, path: &Path, flags: OpenFlags) -> Result<File> {
         let node = self.find(path)?;
         let open = self.fs.open(&self.cx, node, flags).wait().or_wrong("open")?.open;
         Ok(File { node, open })
     }
 
-    /// Writes a byte at this offset.
     pub fn write_byte(&self, file: File, offset: u64) -> Result<()> {
         let how = Write { offset, ..Write::default() };
         let written =

@@ -271,7 +271,6 @@ impl<'a, R: Named + DeserializeOwned, C: DeserializeOwned> Sheet<'a, R, C> {
         Contest { rounds: few.unwrap_or(contest.rounds), ..contest }
     }
 
-    /// Creates the report.
     pub fn report(&self) -> Report {
         Report::new(self.name, &self.filled(&self.written.title), self.plan.quick)
     }

@@ -16,8 +16,9 @@ pub type Later<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
 /// The return value of the operations of the waist.
 ///
-/// `Done` is the common case and allocates nothing. Only a pending operation allocates its future (measured
-/// through four layers: see `docs/decisions/waist-answers.md`).
+/// `Done` is the common case, and itself allocates nothing. A pending operation allocates its future, and
+/// each combinator applied to it another one (measured through four layers:
+/// `docs/decisions/waist-answers.md`).
 #[must_use = "an operation's failure is lost unless its answer is read"]
 pub enum Answer<T> {
     /// The operation has finished, successfully or not.

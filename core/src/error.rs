@@ -63,8 +63,8 @@ pub enum Error {
     /// The file is being executed.
     #[error("text file busy")]
     TextBusy,
-    /// The operation would block, and the caller requested a non-blocking one. Also the refusal of
-    /// [`Write::by_owner`](crate::fs::Write::by_owner).
+    /// The operation would block and the caller requested a non-blocking one, or a queue of the server is
+    /// full. Also the refusal of [`Write::by_owner`](crate::fs::Write::by_owner).
     #[error("resource temporarily unavailable")]
     WouldBlock,
     /// Waiting for the lock would complete a cycle of waiting owners.

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// A cancellation request to an operation: its answer is no longer needed, or the operation waits for a lock
-/// and the caller received a signal. A front end must raise it for no other reason, because the operation may
-/// then fail with EINTR.
+/// A cancellation request to an operation. A front end raises it if the answer is no longer needed, if the
+/// operation waits for a lock and its caller received a signal, or if it refuses the request with an error of
+/// its own. In any other case the program would receive an unexpected EINTR.
 ///
 /// An operation may end early while it is queued, waits for a lock or an unresponsive server, or is delayed;
 /// a mutation that has begun may not. In both cases the answer still arrives, and only then may the request's
 /// buffers be reused.
 ///
-/// A front end has one per request slot and [`renew`](Interrupt::renew)s it for every request, so that an
-/// operation that is done at once allocates nothing. The default value can never be raised.
+/// A front end may have one per request slot and [`renew`](Interrupt::renew) it for every request, so that an
+/// operation that is done at once allocates none. The default value can never be raised.
 #[derive(Clone, Default, Debug)]
 pub struct Interrupt(Option<Arc<InterruptState>>);
 

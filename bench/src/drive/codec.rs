@@ -10,7 +10,6 @@ use tombolo_wire_nfs3::Fattr3;
 
 use crate::nfs::client::Handle;
 
-/// A codec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// The product's `wire/xdr` and the crates over it.

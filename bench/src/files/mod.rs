@@ -331,7 +331,6 @@ impl Script {
         Ok(self)
     }
 
-    /// Returns the names of the steps.
     pub fn names(&self) -> Vec<&str> {
         self.steps.iter().map(|(name, _)| name.as_str()).collect()
     }

@@ -174,7 +174,6 @@ impl Guest {
         Ok(self.call::<EntryOut>(&Request::answered_by::<EntryOut>(Opcode::Lookup, parent, name))?.0)
     }
 
-    /// Opens a file; returns its handle.
     pub fn open(&mut self, node: u64, flags: u32) -> Result<u64> {
         let args = OpenIn { flags: flags | O_LARGEFILE, open_flags: 0 };
         let request = Request::answered_by::<OpenOut>(Opcode::Open, node, args.as_bytes());

@@ -150,7 +150,6 @@ impl NbdClient {
         Ok(())
     }
 
-    /// Discards `count` bytes.
     fn skip(&mut self, mut count: usize) -> io::Result<()> {
         loop {
             let here = count.min(self.end - self.start);

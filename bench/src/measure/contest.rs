@@ -9,9 +9,7 @@ use crate::error::{Error, Result};
 
 /// A contestant: its operation, servers and placement.
 pub struct Entrant<'a> {
-    /// Column and variant; row and column in a contest of several rows ([`Report::contest_of_rows`]).
-    ///
-    /// [`Report::contest_of_rows`]: crate::report::Report::contest_of_rows
+    /// Column and variant; row and column in a contest of several rows (`Report::contest_of_rows`).
     pub name: (String, String),
     pub work: Work<'a>,
     /// Processes whose costs count, and whose threads are placed.
@@ -76,7 +74,6 @@ pub struct Dropped {
     pub reason: String,
 }
 
-/// Parameters of a contest.
 #[derive(Clone, Copy, Debug)]
 pub struct Contest {
     /// Number of turns per contestant.

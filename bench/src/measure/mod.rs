@@ -325,7 +325,6 @@ fn pin(thread: Option<u32>, cores: &[usize]) -> Result<()> {
     tombolo_sys::affinity::pin(thread, cores).doing(|| format!("pin to cores {cores:?}"))
 }
 
-/// Returns the threads of a process.
 pub(super) fn threads(process: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
     threads.flatten().filter_map(|thread| thread.file_name().to_str()?.parse().ok()).collect()

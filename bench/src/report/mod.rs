@@ -21,7 +21,6 @@ mod table;
 pub struct Report {
     /// Short name, also of its files.
     pub name: String,
-    /// Title of the table.
     pub title: String,
     /// Command line that reproduces it.
     pub command: String,
@@ -168,7 +167,6 @@ impl Figure {
         self.rounds.iter().zip(&other.rounds).map(|(one, other)| combine(*one, *other)).collect()
     }
 
-    /// Returns column and variant as text.
     pub fn label(&self) -> String {
         if self.variant.is_empty() {
             self.column.clone()
@@ -194,7 +192,6 @@ impl Report {
         }
     }
 
-    /// Adds a condition of the figures.
     pub fn condition(&mut self, text: impl Into<String>) {
         self.conditions.push(text.into());
     }

@@ -145,7 +145,6 @@ pub fn fuse(sheet: &mut Mounts<'_>, report: &mut Report) -> Result<()> {
     measure(sheet, report, sheet.plan.contest())
 }
 
-/// Measures mounts over links.
 pub fn over_links(sheet: &mut Mounts<'_>, report: &mut Report) -> Result<()> {
     measure(sheet, report, Contest { count_syscalls: false, ..sheet.plan.contest() })
 }

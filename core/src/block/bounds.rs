@@ -12,7 +12,8 @@ use crate::{Error, Result, lock};
 
 /// The sizes of a disk that may be resized while in use, and its write protection. Usable from any thread.
 pub struct Bounds {
-    /// The initial sizes; the field `size_bytes` has the current length.
+    /// The initial sizes. [`Geometry::size_bytes`] in them is not updated: the next field is the current
+    /// length.
     geometry: Geometry,
     size_bytes: AtomicU64,
     read_only: bool,

@@ -87,7 +87,8 @@ impl Opening {
         self.owner.load(Ordering::Relaxed)
     }
 
-    /// Records the file's owner, whose next writes need no separate check.
+    /// Records the file's owner, whose next writes need no separate check if the back end compares owners
+    /// itself (`Profile::writes_by_owner`).
     pub fn set_owner(&self, uid: u32) {
         self.owner.store(uid, Ordering::Relaxed);
     }

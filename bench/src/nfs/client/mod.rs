@@ -38,7 +38,6 @@ const GOOD: [u8; SUCCESS_BYTES] = {
     good
 };
 
-/// Returns the credential of the superuser.
 pub fn root<'a>() -> Credential<'a> {
     Credential::Sys(AuthSys { stamp: 0, machine: b"bench", uid: 0, gid: 0, gids: Gids::default() })
 }
@@ -155,7 +154,6 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Decodes the results.
     pub(super) fn read<'a, T: Decode<'a>>(&'a self) -> Result<T> {
         let read = Decoder::new(&self.results).value();
         read.map_err(|error| Error::Wrong { what: self.name.clone(), answer: error.to_string() })

@@ -153,7 +153,6 @@ impl Swap {
         Ok(Self { stream, requests, request_bytes, reply_bytes, outstanding, buffer: vec![0; READ_BYTES] })
     }
 
-    /// Makes this many exchanges.
     pub fn exchange(&mut self, count: u64, mut lap: impl FnMut()) -> io::Result<()> {
         let mut sent = self.send(self.outstanding.min(count))?;
         let mut done = 0;

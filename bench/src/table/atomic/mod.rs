@@ -244,7 +244,6 @@ fn plain(_host: &TestHost<'_>, sheet: Transfers<'_>, report: Report) -> Result<R
     Ok(sheet.finish(report))
 }
 
-/// Measures the transfers of a sheet.
 fn transfers(host: &TestHost<'_>, sheet: Transfers<'_>, costs: bool, finish: Finish) -> Result<Report> {
     let sheet = host.described(sheet);
     let mut report = sheet.report();
@@ -381,7 +380,6 @@ fn figure_1(host: &TestHost<'_>, sheet: Transfers<'_>, mut report: Report) -> Re
     Ok(sheet.finish(report))
 }
 
-/// Writes the file locally.
 fn local_writes(folder: &Path, job: Job) -> Result<Work<'static>> {
     let path = folder.join(WRITTEN);
     let file = OpenOptions::new().write(true).open(&path).doing_to("open", &path)?;

@@ -259,7 +259,6 @@ fn walk(sheet: &mut Sheet<'_, Row<Walk>, Column>, report: &mut Report) -> Result
     Ok(())
 }
 
-/// Returns the time of one run of a program.
 fn timed(mut work: Work<'_>) -> Result<Vec<Duration>> {
     let mut clock = Clock::new();
     work.run(1, &mut clock)?;

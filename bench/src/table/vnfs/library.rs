@@ -25,7 +25,6 @@ use crate::session::{Session, UNSEEN, absent};
 use crate::sheet::{Row, Sheet};
 use crate::table::ring::Endpoint;
 
-/// Returns the export of a server at its socket.
 fn export(server: &AtSocket) -> VrpcExport {
     VrpcExport::new(Endpoint::of(server, Mode::default()))
 }
@@ -35,7 +34,6 @@ pub fn linked(server: &AtSocket) -> Result<Session> {
     Session::attached(&export(server))
 }
 
-/// Returns the export as a tree of the library.
 pub fn tree(server: &AtSocket) -> Result<Tree> {
     let user = User { identity: Identity::ROOT, umask: FileMode::new(0o022), realm: "bench".to_owned() };
     Tree::attach(&export(server), user).or_wrong("attach")

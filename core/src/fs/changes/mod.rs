@@ -1,9 +1,9 @@
 //! Change notifications: the waist's support for coherent caches.
 //!
 //! A subscribed session receives numbered [`Notice`]s of changes by other sessions (and, where the back end
-//! observes them, by other processes). The back end sends a notice after the change is done and before the
-//! change is answered. It queues the notices of a session in a [`NoticeQueue`] and finds the subscribed
-//! sessions in [`Watchers`].
+//! observes them, by other processes). The back end queues the notice of a session's change after the change
+//! is done and before it is answered, in the [`NoticeQueue`] of each subscribed session, which it finds in
+//! [`Watchers`].
 
 mod queue;
 mod versions;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
-/// Subscribed sessions of an export whose session type is `S`. Without subscribers, a change costs one load.
+/// Subscribed sessions of an export whose session type is `S`. [`Watchers::any`] costs one load.
 pub struct Watchers<S> {
     count: AtomicUsize,
     sessions: RwLock<Arc<[Weak<S>]>>,

@@ -1,9 +1,9 @@
-//! Session state that survives a server restart: a guest's nodes and openings, in memory held by its keeper
-//! (`docs/decisions/fuse-restart.md`).
+//! Session state that survives a server restart: a guest's nodes and openings, in the *area*, memory that its
+//! keeper holds (`docs/decisions/fuse-restart.md`).
 //!
 //! [`PersistentFs`] is a file system stacked on another one. The guest gets the numbers of records in the
-//! area, which stay valid in the next process; `PersistentFs` translates them. The next process finds a node
-//! by its handle and reopens an opening before it performs the first request that needs them
+//! area, which stay valid in the next process; [`PersistentFs`] translates them. The next process finds a
+//! node by its handle and reopens an opening before it performs the first request that needs them
 //! ([`PersistentFs::find`]).
 //!
 //! Reading order: `area`, the memory layout; `numbers`; `table`; this file; `recovery`; `stored`;

@@ -331,8 +331,9 @@ impl Session {
         self.file_system.clone()
     }
 
-    /// Begins a change: of names, or with `node` of that node's attributes. Thereby [`Session::dir_attr`]
-    /// returns no attributes from before the change. `None` without [`Coherence::Push`].
+    /// Begins a change: of names, or with `node` of that node's attributes. From then on
+    /// [`Session::dir_attr`] returns no attributes that the change may affect. `None` without
+    /// [`Coherence::Push`].
     fn dir_change(&self, node: Option<NodeId>) -> Option<DirChange> {
         self.push.as_ref().map(|push| self.dir_attrs.change(push, node))
     }
@@ -389,7 +390,8 @@ impl Session {
         {
             let old = (NodeId(decoded.header.node.0), (*name).to_owned());
             let new = (NodeId(new_parent.0), (*new_name).to_owned());
-            // A kernel without EXPIRE_ONLY would detach what is mounted in a directory.
+            // On a kernel without EXPIRE_ONLY, a notice about the new name would detach what is mounted in a
+            // directory of that name. Only the recorded names, which are of files, are then followed.
             let expires_only = self.negotiated().contains(Capabilities::HAS_EXPIRE_ONLY);
             if expires_only || push.kernel_names.contains(&new) {
                 push.record_move(old, new, flags & RENAME_EXCHANGE != 0);
@@ -502,7 +504,7 @@ impl Session {
     fn on_signal(&self, opcode: Option<Opcode>, thread: u32) -> OnSignal {
         match opcode {
             Some(Opcode::Setlkw) => OnSignal::Interrupt,
-            // Thread 0 is outside of the mount's pid namespace.
+            // The number 0 stands for every thread outside of the mount's pid namespace.
             _ if self.options.local_callers && thread != 0 => OnSignal::InterruptIfKilled(thread),
             _ => OnSignal::Ignore,
         }

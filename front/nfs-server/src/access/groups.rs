@@ -75,8 +75,7 @@ impl Groups {
 
     async fn look_up(&self, uid: u32) -> Result<CachedGroups> {
         let look_up_fn = self.look_up_fn.clone();
-        // The pool needs a context, but the look-up acts for no caller, and one client's interrupt must not
-        // end it, since other clients may wait for its result.
+        // A context without a deadline or an interrupt: calls of other clients may wait for this look-up too.
         let looked_up = self.lane.run(&Ctx::root(SessionId(0)), move || Ok(look_up_fn(uid)));
         let failure_lifetime = FAILURE_LIFETIME.min(self.lifetime);
         let (groups, lifetime) = match looked_up.resolve().await {

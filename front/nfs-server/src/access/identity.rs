@@ -36,7 +36,7 @@ impl Identities {
     }
 
     /// Returns the identity of the caller with this credential. Waits only for a group look-up. Fails with
-    /// [`Error::WouldBlock`] if too many look-ups are pending, and with [`Error::NotPermitted`] if the
+    /// [`Error::WouldBlock`] if that look-up cannot be started, and with [`Error::NotPermitted`] if the
     /// identity policy of the caller's link does not allow the identity.
     pub async fn identity(
         &self,

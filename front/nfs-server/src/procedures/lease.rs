@@ -10,8 +10,8 @@ use tombolo_wire_nfs3::side::{LeaseArgs, LeaseOk, LeaseOperation, LeaseReply, Le
 use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result, reply};
 
-/// Executes LEASE. A call that keeps a lease is answered after a twentieth of the term, or earlier if the
-/// lease is recalled or not held.
+/// Executes LEASE. A call that keeps a lease is answered after about a twentieth of the term, or earlier if
+/// the lease is recalled, not held or renewed by another call, or if the server stops.
 pub(crate) async fn lease(caller: &Caller<'_>, args: LeaseArgs<'_>) -> LeaseReply {
     let answered = async {
         let target = caller.target(args.file).await?;

@@ -102,7 +102,6 @@ impl<'a> Host<'a> {
         command.spawn().doing(|| "start the poller of a guest".to_owned())
     }
 
-    /// Starts another clone.
     pub fn begin(&self, image: &str, options: &[&str]) -> Result<Starting> {
         let (net, address) = self.port();
         let name = format!("clone-{}", self.clones.get());
@@ -114,7 +113,6 @@ impl<'a> Host<'a> {
         Ok(Starting { name, begun, clone, answer })
     }
 
-    /// Makes another clone.
     pub fn clone(&self, image: &str, options: &[&str]) -> Result<(String, Took)> {
         let starting = self.begin(image, options)?;
         Ok((starting.name.clone(), starting.done()?))
@@ -144,7 +142,6 @@ impl<'a> Host<'a> {
         Ok(lines.collect::<Vec<_>>().join("; "))
     }
 
-    /// Removes a running clone.
     pub fn remove(&self, name: &str) -> Result<()> {
         let mut command = self.command(find(TOMBOLO)?);
         completed("tombolo vm rm", command.args(["vm", "rm", "--force", name])).map(drop)
@@ -159,7 +156,6 @@ impl<'a> Host<'a> {
         })
     }
 
-    /// Returns the memory file of a running clone.
     pub fn memory(&self, name: &str) -> PathBuf {
         self.place.path().join(format!("run/tombolo/vm-{name}/memory/memory"))
     }
@@ -365,7 +361,6 @@ pub struct Floor {
     words: Vec<String>,
 }
 
-/// A running guest.
 pub struct Running {
     qemu: Child,
     monitor: Monitor,

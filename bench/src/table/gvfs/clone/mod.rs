@@ -124,7 +124,6 @@ impl Bed {
 /// Figure of one turn: row, variant, unit and value.
 type Cell = (&'static str, &'static str, Unit, f64);
 
-/// Returns the figures of a clone.
 fn cells(variant: &'static str, took: Took, bytes: [Option<u64>; 3]) -> Vec<Cell> {
     let times = [(ANSWERS, took.answered), (READY, took.ready)];
     let times = times.map(|(row, time)| (row, variant, Unit::Seconds, time.as_secs_f64()));

@@ -111,7 +111,7 @@ pub(super) fn tmpfile(call: Call<'_>, how: &request::Create) -> Answer<Body> {
 pub(super) fn read<E: Exchange>(call: Call<'_>, read: &Read, exchange: &mut E) -> Answer<Body> {
     let into = exchange.reply_space(read.size_bytes as usize);
     let room_bytes = into.len();
-    // A short read means end of file to the kernel, which fills the remainder with zeros.
+    // The kernel takes a short read for the end of the file, and its page cache fills the page with zeros.
     let fs = &call.session.file_system;
     let answer = read_whole(fs, call.ctx, call.file(read.handle), read.offset, into);
     answer.map(move |done| Body::Data(done.count.min(room_bytes)))
