@@ -96,7 +96,7 @@ impl CostMeter {
     }
 }
 
-/// Processor time and context switches of all present and past threads of a process:
+/// Processor time and context switches of all threads of a process that were seen in a reading, from
 /// /proc/PID/task/TID/schedstat and status (proc(5)), which disappear with the thread.
 #[derive(Debug)]
 struct Process {

@@ -54,8 +54,8 @@ impl Nfs {
         Ok(Self { server, _registry: None, state: Some(state), nfs: address, mount: address, export })
     }
 
-    /// Starts nfs-ganesha, with transfers of up to 1 MiB and version 3 over TCP only. It requires rpcbind,
-    /// hence a network without one.
+    /// Starts nfs-ganesha, with transfers of up to 1 MiB and version 3 over TCP only, and before it the
+    /// rpcbind that it requires: the network must not have one yet.
     pub fn ganesha(shared: &Path, beside: &Path) -> Result<Self> {
         let program = find(GANESHA)?;
         let registry = rpcbind()?;

@@ -50,8 +50,8 @@ pub struct Figure {
     /// Spread of `rounds`.
     pub spread: Spread,
     /// Values by round; of a series: the median time, or of a rate the amount by the mean time. Two figures
-    /// may be compared by round only if one contest measured both: then round N of both ran at the same time.
-    /// The code checks only that they have equally many rounds.
+    /// may be compared by round only if their turns alternated, in one [`Contest`] or one loop over
+    /// [`turns`](crate::sheet::turns). The code checks only that they have equally many rounds.
     pub rounds: Vec<f64>,
     /// 99th percentile in nanoseconds, if measured.
     pub p99_ns: Option<f64>,

@@ -349,7 +349,7 @@ const QUICK_TIME: Duration = Duration::from_millis(300);
 /// Maximum ratio between the throughputs of two clients.
 const FAIR_MAX: f64 = 2.0;
 
-/// Measures the memory and descriptors of newly started servers after every file of a large tree was read.
+/// Measures the memory and descriptors of newly started servers after every small file of a tree was read.
 fn after_many_files(table: &mut Table<'_, '_>, no_peer: Option<&str>) -> Result<()> {
     if !table.wants(MEMORY) {
         return Ok(());

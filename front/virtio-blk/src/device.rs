@@ -98,8 +98,8 @@ impl VirtioBlk {
         Ok(self.disk.geometry().check(offset, len_bytes)?)
     }
 
-    /// Returns the stability of writes: without flush, or with the cache turned off, an answered write must
-    /// be stable (§5.2.6.2).
+    /// Returns the stability of writes: to a disk with a cache, an answered write must be stable if FLUSH was
+    /// not negotiated or the driver has turned the cache off (§5.2.6.2).
     fn stability(&self) -> Stability {
         let negotiated = Features::from_bits_retain(self.negotiated.load(Ordering::Relaxed));
         let is_off = negotiated.contains(Features::CONFIG_WCE) && !self.writeback.load(Ordering::Relaxed);

@@ -9,7 +9,8 @@ use tombolo_wire_fuse::init::Capabilities;
 use tombolo_wire_fuse::layout::open::OpenOutFlags;
 use tombolo_wire_fuse::reply::Lifetimes;
 
-/// Bound on the age of the kernel's cache when others change the tree.
+/// Bound on the age of the kernel's cache when others change the tree. Attributes and pages of a
+/// [volatile](Attr::volatile) file are cached as in `Strict`, whatever the mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coherence {
     /// Names and attributes are not cached in the kernel, and pages only if they are mapped. Before Linux 6.6

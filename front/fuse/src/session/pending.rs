@@ -4,8 +4,9 @@
 //! without a second INTERRUPT if a later signal is fatal. A signal with a handler ends waits for locks only,
 //! as on local file systems. Any other request ends early only if its thread is being killed: no program sees
 //! the reply then, and the killed process cannot exit before the reply. A thread of this process polls the
-//! requesting thread's state in `/proc`; it runs only while signalled requests are pending, most of which are
-//! answered before the first poll.
+//! requesting thread's state in `/proc`, which does not show the threads of a guest: their requests continue.
+//! The polling thread runs only while signalled requests are pending; most are answered before the first
+//! poll.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};

@@ -318,7 +318,7 @@ fn measure(
     Ok(())
 }
 
-/// Compares clones of local images with clones over the WAN link; one image is used for all.
+/// Compares [`CLONES`] clones of local images with as many over the WAN link, of the named images in turn.
 fn side_by_side(
     bed: &Bed,
     names: &[String],
@@ -377,7 +377,7 @@ fn one(
     report.or_absent(&format!("{column}, {variant}"), done)
 }
 
-/// Makes clones, which all run until the end.
+/// Makes clones, which run until all have answered and are then removed.
 fn clones(bed: &Bed, host: &Host<'_>, images: &[String], options: &[&str], order: Order) -> Result<Done> {
     let (before, begun) = (bed.line_bytes()?, Instant::now());
     let (mut names, mut waiting, mut took) = (Vec::new(), Vec::new(), Vec::new());
