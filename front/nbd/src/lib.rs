@@ -6,7 +6,8 @@
 //! thread continues to send them.
 //!
 //! Limits per client: connections and memory. Limits per connection: requests under way, and time for the
-//! handshake and for the remainder of a request that has begun.
+//! handshake, for the remainder of a request that has begun, and in which the client receives no replies that
+//! are queued for it.
 //!
 //! - [`Exports`] are the disks; [`Server`] serves them.
 //!

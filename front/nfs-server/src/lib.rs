@@ -1,8 +1,8 @@
 //! NFS version 3 server (RFC 1813) over the file-system waist.
 //!
-//! One [`NfsService`] serves MOUNT and NFS for all clients of all exports on one port. It is independent of
-//! the transport: `tombolo_host_rpc::server` delivers calls over TCP and UDP, and other carriers of ONC RPC
-//! records can do the same. [`NfsServer`] combines service and transport.
+//! One [`NfsService`] serves MOUNT, NFS and the side program (`wire/nfs3`) for all clients of all exports, on
+//! one port. It is independent of the transport: `tombolo_host_rpc::server` delivers calls over TCP and UDP,
+//! and other carriers of ONC RPC records can do the same. [`NfsServer`] combines service and transport.
 //!
 //! Each export is attached once, for all its clients ([decision
 //! nfs-server](../../../docs/decisions/nfs-server.md)).

@@ -1,5 +1,6 @@
 //! Thin client that leaves the server as the bottleneck: calls are encoded once and sent in batches, and
-//! replies are matched by xid and dropped. The column `null responder` of table `nfs` shows its own cost.
+//! replies of a batch are matched by xid and dropped. The column `null responder` of table `nfs` shows its
+//! own cost.
 
 use std::fmt::Debug;
 use std::io::IoSlice;
