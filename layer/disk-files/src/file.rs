@@ -13,8 +13,8 @@ use tombolo_mem::{Buffer, Sink, Source};
 /// A disk with byte access, which records that a write has failed.
 pub(crate) struct DiskFile {
     disk: Arc<dyn BlockDevice>,
-    /// Locked exclusively by writes of partial blocks, which read first: concurrent writes to the same blocks
-    /// would be lost. Other writes share the lock.
+    /// Locked exclusively by a write of partial blocks, which first reads the blocks: a concurrent write to
+    /// them would be lost. Writes of whole blocks share the lock.
     writing: Arc<RwLock<()>>,
     /// `true` once a write has failed. A kernel whose write-back failed discards the pages nevertheless and
     /// reports the error only once (fsync(2)), so the file must remember it.
@@ -44,7 +44,7 @@ impl DiskFile {
         self.disk.geometry().size_bytes
     }
 
-    /// Returns `true` if data written to the file was lost.
+    /// Returns `true` if a write has failed, so that data may be lost.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
@@ -155,7 +155,7 @@ impl DiskFile {
     }
 
     /// Flushes the disk. Fails permanently once a write has failed, because its data will never be durable. A
-    /// disk itself remembers a failed flush.
+    /// failed flush is not recorded, because the disk itself remembers it.
     pub(crate) fn flush(&self, cx: &Ctx) -> Answer<()> {
         if self.has_failed() {
             return Answer::err(Error::io("an earlier write has failed"));
@@ -163,9 +163,9 @@ impl DiskFile {
         self.submitted(self.disk.flush(cx))
     }
 
-    /// Zeroes a range within the file: whole blocks by the disk's own operation, partial ones by writes. A
-    /// failure of the former is only returned, as no other data are affected; a failed write is also
-    /// recorded, as it may have torn the rest of its block.
+    /// Zeroes a range within the file: whole blocks by the disk's own operation, partial ones by writes. If
+    /// the disk's operation fails, the error is only returned, as no other data are affected; a failed write
+    /// is also recorded, as it may have torn the rest of its block.
     pub(crate) fn zero(self: &Arc<Self>, cx: &Ctx, range: Range, may_unmap: bool) -> Answer<()> {
         let (file, cx) = (self.clone(), cx.clone());
         let end = range.end().min(self.size_bytes());
@@ -188,7 +188,7 @@ impl DiskFile {
         })
     }
 
-    /// Finds data or a hole from `offset` on (lseek(2)); the end of the file is a hole.
+    /// Finds data or a hole from `offset` on (lseek(2)); the end of the file is a hole. `NoDevice`: none.
     pub(crate) fn seek(self: &Arc<Self>, cx: &Ctx, offset: u64, whence: Whence) -> Answer<u64> {
         let (file, cx) = (self.clone(), cx.clone());
         Answer::later(async move {

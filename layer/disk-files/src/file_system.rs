@@ -128,7 +128,7 @@ impl FileSystem for Session {
         Answer::Done(self.attr(node))
     }
 
-    /// Accepts only a change to the present size, or of nothing.
+    /// Accepts a request that sets nothing, or only the size, to its present value; refuses all others.
     fn setattr(&self, cx: &Ctx, node: NodeId, _: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
         let attr = or_answer!(self.attr(node));
         let same = SetAttr { size: Some(attr.size), ..SetAttr::default() };
@@ -241,7 +241,7 @@ impl Ranges for Session {
             _ if offset >= size_bytes => Answer::ok(()),
             AllocateMode::PUNCH_HOLE => disk.zero(cx, range, true),
             AllocateMode::ZERO_RANGE => disk.zero(cx, range, false),
-            // Disks guarantee no allocation; existing data stays.
+            // A disk cannot reserve space: a plain allocation succeeds without effect.
             other if other.is_empty() => Answer::ok(()),
             _ => Answer::err(Error::NotSupported),
         }

@@ -25,7 +25,8 @@ pub(crate) struct Files {
 }
 
 impl DiskFiles {
-    /// Creates a directory of these disks for `owner` only. Of disks with one name the first is found.
+    /// Creates a directory of these disks, whose modes admit only `owner`. If several disks have the same
+    /// name, a look-up finds the first.
     pub fn new(disks: impl IntoIterator<Item = (NameBuf, Arc<dyn BlockDevice>)>, owner: Identity) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let made = Timestamp { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() };

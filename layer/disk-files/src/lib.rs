@@ -2,8 +2,8 @@
 //! VMM that maps a guest's memory, can use any kind of disk.
 //!
 //! A file has its disk's size. Its bytes can be read, written, synced, zeroed and freed (fallocate(2),
-//! `FALLOC_FL_PUNCH_HOLE`); nothing else of the directory or its files changes, including their times,
-//! because a kernel drops its cache and mappings of a file whose times change. Writes need not be aligned.
+//! `FALLOC_FL_PUNCH_HOLE`). Names and attributes cannot be changed; times stay the same after writes, because
+//! a kernel drops its cache and mappings of a file whose times change. Writes need not be aligned.
 //! After a failed write every fsync(2) of the file fails. A failure to free space is reported to its caller
 //! only.
 //!

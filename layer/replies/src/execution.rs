@@ -137,7 +137,7 @@ impl Execution<'_> {
     }
 
     /// Records the outcome of an executed operation for its duplicates. A transient failure is not recorded:
-    /// the duplicate executes the operation again.
+    /// a later duplicate executes the operation again.
     fn keep<R: Reply>(self, entry: RunningEntry, result: Result<R>) -> Answer<R> {
         let reply = match result {
             Ok(reply) => reply,
@@ -159,7 +159,8 @@ impl Execution<'_> {
         let mark = move |handle: Result<PersistentHandle>| {
             Outcome::Node(handle.map_or(NodeMark::Inode(inode), NodeMark::Handle))
         };
-        // The operation is done, even if the caller has been interrupted since.
+        // The handle is requested without the caller's interrupt: the operation is done, and must be
+        // recorded.
         let detached_cx = self.cx.beside();
         match self.fs.persistent_handles().map(|handles| handles.handle_of(&detached_cx, node.node)) {
             None => entry.keep(mark(Err(Error::NotSupported)), Some(inode)),

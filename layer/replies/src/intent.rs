@@ -57,7 +57,10 @@ pub(super) enum XattrChange {
     Remove,
 }
 
-/// Identification of an attribute's value by length and checksum.
+/// Identification of an extended attribute's value by length and CRC-32C, compared after a crash. A client
+/// that may set the attribute can forge another value with an equal mark: a request in progress at the crash
+/// may then be executed twice or not at all. By setting the attribute the client could undo that request as
+/// well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ValueMark(pub u64);
 
@@ -76,16 +79,19 @@ pub(super) struct NamedEntry {
     pub found: Option<Inode>,
 }
 
-/// The exclusive effect of an operation: two overlapping operations with the same claim cannot both have
-/// happened.
+/// The exclusive effect of an operation. After a crash the tree may show an effect that two pending requests
+/// intended. Of operations with the same claim, neither of which began after the other's end, at most one can
+/// have had it: `Reconciler` attributes it to the one with a recorded outcome, or else to the earlier one,
+/// and takes the other as not executed. Clients choose names and can forge an equal CRC-32C: at worst a
+/// request in progress at the crash, although executed, is executed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
     /// No exclusive effect: other operations could have the same effect.
     Nothing,
     /// Digest of a name and its node, or of an extended attribute and its value.
-    Taken(u64),
-    /// Digest of a name; the node is to be created.
-    Making(u32),
+    Complete(u64),
+    /// Digest of a name that is created or removed: no node is known (yet), so it is compared with no other.
+    Partial(u32),
 }
 
 impl RecordedEffect {
@@ -101,47 +107,49 @@ impl RecordedEffect {
         }
     }
 
-    /// Returns the claim as far as it is known before the operation ([`Claim::with`] completes it).
+    /// Returns the claim as far as it is known before the operation ([`Claim::with`] completes it). A
+    /// creation under an existing name claims nothing: it fails, or opens the existing file as others may do
+    /// too. A rename claims the removal of the old name only: that is exclusive, whatever the new name led
+    /// to.
     pub fn claim(&self) -> Claim {
         match self {
-            Self::Make { at, .. } if at.found.is_none() => Claim::Making(digest_of(at, 1)),
+            Self::Make { at, .. } if at.found.is_none() => Claim::Partial(digest_of(at, 1)),
             Self::Link { at, node } if at.found.is_none() => {
-                Claim::Making(digest_of(at, 1)).with(Some(*node))
+                Claim::Partial(digest_of(at, 1)).with(Some(*node))
             }
             Self::Remove { at } | Self::Rename { from: at, .. } => {
-                Claim::Making(digest_of(at, 0)).with(at.found)
+                Claim::Partial(digest_of(at, 0)).with(at.found)
             }
             Self::Xattr { node, name, before: None, change: XattrChange::Make(value) } => {
-                taken(digest(node, name.as_name().as_bytes(), 1), *value)
+                xattr_claim(digest(node, name.as_name().as_bytes(), 1), *value)
             }
             Self::Xattr { node, name, before: Some(value), change: XattrChange::Remove } => {
-                taken(digest(node, name.as_name().as_bytes(), 0), *value)
+                xattr_claim(digest(node, name.as_name().as_bytes(), 0), *value)
             }
             _ => Claim::Nothing,
         }
     }
 }
 
-/// Returns the claim on an attribute with this value.
-fn taken(place: u32, value: ValueMark) -> Claim {
-    Claim::Taken(u64::from(place) << 32 | u64::from(crc32c::crc32c(&value.0.to_le_bytes())))
+/// Returns the claim on an extended attribute, from the digest of its name, with this value.
+fn xattr_claim(name: u32, value: ValueMark) -> Claim {
+    Claim::Complete(u64::from(name) << 32 | u64::from(crc32c::crc32c(&value.0.to_le_bytes())))
 }
 
 impl Claim {
-    /// Completes a claim of [`Claim::Making`] with the node, if it is known; returns any other claim
-    /// unchanged.
+    /// Completes [`Claim::Partial`] with the node, if there is one; returns any other claim unchanged.
     pub fn with(self, node: Option<Inode>) -> Self {
-        let (Self::Making(place), Some(node)) = (self, node) else { return self };
+        let (Self::Partial(name), Some(node)) = (self, node) else { return self };
         let inode = crc32c::crc32c(&node.fileid.to_le_bytes());
         let inode = crc32c::crc32c_append(inode, &node.generation.to_le_bytes());
-        Self::Taken(u64::from(place) << 32 | u64::from(inode))
+        Self::Complete(u64::from(name) << 32 | u64::from(inode))
     }
 
-    /// Returns the digest; 0 for [`Claim::Nothing`], and for [`Claim::Making`], whose node is not known.
+    /// Returns the digest, not 0; 0 for [`Claim::Nothing`] and [`Claim::Partial`].
     pub fn number(self) -> u64 {
         match self {
-            Self::Taken(number) => number.max(1),
-            Self::Nothing | Self::Making(_) => 0,
+            Self::Complete(number) => number.max(1),
+            Self::Nothing | Self::Partial(_) => 0,
         }
     }
 }
@@ -151,6 +159,7 @@ fn digest_of(named_entry: &NamedEntry, made: u8) -> u32 {
     digest(&named_entry.parent, named_entry.name.as_name().as_bytes(), made)
 }
 
+/// Returns the digest of a name in a directory, or of an extended attribute's name and its node.
 fn digest(node: &PersistentHandle, name: &[u8], made: u8) -> u32 {
     let digest = crc32c::crc32c(&[made]);
     let digest = crc32c::crc32c_append(digest, &node.kind.to_le_bytes());

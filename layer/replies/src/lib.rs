@@ -64,13 +64,14 @@ use reconcile::Reconciler;
 use session::Session;
 use table::Table;
 
-/// An export whose requests are performed exactly once. Its sessions share the table of entries.
+/// An export that performs each request with a key once, within its [`Limits`]. Its sessions share the tables
+/// of entries.
 pub struct Replies {
     inner: Arc<dyn Export>,
     shared: Arc<LayerState>,
 }
 
-/// Tables, counters and locks shared by all sessions.
+/// Tables, counters and locks shared by all sessions of an export.
 struct LayerState {
     /// Entries of operations that must not run twice; also in the state file, if there is one.
     durable: Arc<Table>,

@@ -99,8 +99,9 @@ impl<'a> Reconciler<'a> {
         valid
     }
 
-    /// Returns the outcome of an intent that happened. `is_taken` returns `true` if another request already
-    /// has the same claim: of overlapping requests only one can have had that effect.
+    /// Returns the outcome of an intent's operation; `None` if it did not happen. `is_taken` returns `true`
+    /// if another request already has the same claim: of overlapping requests only one can have had that
+    /// effect.
     fn reconcile_intent(
         &self,
         found: &StoredIntent,
@@ -157,7 +158,8 @@ impl<'a> Reconciler<'a> {
 
     fn judge_making(&self, at: &NamedEntry, file_type: FileType, time: Timestamp) -> Result<Verdict> {
         let present = match self.present_entry(at)? {
-            // Another client may have removed the created node: to create it again is right in either case.
+            // The node was not created, or another client has removed it: creating it again is right in both
+            // cases.
             PresentEntry::NoParent | PresentEntry::Nothing => return Ok(Verdict::no(true)),
             PresentEntry::Node(present) => present,
         };

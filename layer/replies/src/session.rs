@@ -1,4 +1,4 @@
-//! A session: most changes go through the table, all other operations pass.
+//! A session: most changes go through a table of entries, all other operations pass.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Performs an operation exactly once: `plain` if the request is never repeated, else `call`.
+    /// Performs `call` exactly once; `plain` if the request has no key, because it is then never repeated.
     #[inline]
     pub fn once<C: Call>(
         &self,

@@ -12,7 +12,8 @@ use super::journal::JournalRecord;
 use super::key::{ClientKey, EntryKey};
 use super::outcome::{Outcome, PendingReply};
 
-/// A shard of a [`Table`](super::table::Table). Numbers fit 32 bits: a table has far fewer entries.
+/// A shard of a [`Table`](super::table::Table). Entries and clients have numbers of 32 bits, as a table has
+/// far fewer entries than 2³².
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     index: HashMap<Hashed<EntryKey>, u32, BuildPrecomputed>,
@@ -71,7 +72,7 @@ impl Shard {
     }
 
     /// Adds an entry for a new operation, and returns its number, valid until the entry is removed. `key`
-    /// must not have an entry.
+    /// must not have an entry, as the index holds one number per key.
     pub fn begin(&mut self, key: Hashed<EntryKey>, client: Hashed<ClientKey>) -> u32 {
         let new_client = Client { key: client, entries: 0, answered: Chain::default() };
         let client =

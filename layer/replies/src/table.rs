@@ -147,8 +147,8 @@ impl Table {
     }
 
     /// Makes space for another entry of `client`, by evicting an older one if necessary; `false` if that is
-    /// impossible. While the total permits, a client may exceed its share, unless the client never needs more
-    /// than its share: its entries then stay in the CPU's cache.
+    /// impossible. While the total permits, a client may exceed [`Limits::entries_per_client`], unless it has
+    /// few requests in progress: its entries then stay few enough for the CPU's cache.
     fn make_space(&self, shard: &mut Shard, client: &Hashed<ClientKey>) -> bool {
         let (entries, oldest) = shard.of(client);
         let has_all_it_asks_for = entries >= self.limits.entries_per_client && client.key.has_few_under_way();
@@ -164,8 +164,8 @@ impl Table {
         has_its_part && shard.oldest().is_some_and(|(oldest, _)| self.evict(shard, oldest))
     }
 
-    /// Makes space as `make_space` does, by evicting the oldest answered entry of all clients. The caller
-    /// must have no shard locked, as each shard is locked in turn.
+    /// Makes space by evicting the oldest answered entry of all clients; `false` if there is none, or
+    /// `client` has reached its limit. The caller must have no shard locked, as each shard is locked in turn.
     fn make_space_elsewhere(&self, client: &Hashed<ClientKey>) -> bool {
         if self.shard(client).of(client).0 >= self.limits.entries_per_client {
             return false;
@@ -190,8 +190,8 @@ impl Table {
     }
 
     fn shard(&self, client: &Hashed<ClientKey>) -> MutexGuard<'_, Shard> {
-        // The shard is chosen by the upper half of the hash, because the map in it uses the lower half. The
-        // remainder is a valid index.
+        // The shard is chosen by the upper half of the hash, because the shard's map of clients uses the
+        // lower half. The remainder is a valid index.
         let number = (client.hash >> 32) as usize % SHARDS;
         lock(self.shards.get(number).unwrap_or(&self.shards[0]))
     }
@@ -214,7 +214,7 @@ pub(super) struct RunningEntry {
 }
 
 impl RunningEntry {
-    /// Returns the journal, if this request is recorded there.
+    /// Returns the journal, if there is one and the request's key is valid in the next process.
     pub fn journal(&self) -> Option<&Journal> {
         self.table.journal().filter(|_| self.key.outlives_the_process())
     }
@@ -240,7 +240,7 @@ impl RunningEntry {
         self.append_lock = append_lock;
     }
 
-    /// Stores the outcome for waiters and later duplicates. `node` is the created node.
+    /// Stores the outcome for waiters and later duplicates. `node` is the created or opened node.
     pub fn keep(mut self, outcome: Outcome, node: Option<Inode>) {
         self.finished = true;
         // The journal is written first: once a client has the reply, the next process must know the outcome
@@ -281,8 +281,9 @@ impl RunningEntry {
 }
 
 impl Drop for RunningEntry {
-    /// Answers the waiters of a cancelled or panicked operation. An intent stays for the next process, as
-    /// this one is ending; after a panic this process continues, and needs the intent's slot.
+    /// Answers the waiters of a cancelled or panicked operation. After a panic the intent is withdrawn,
+    /// because this process continues and needs its slot. Otherwise it stays for the next process, as this
+    /// one ends.
     fn drop(&mut self) {
         if !self.finished {
             if thread::panicking()

@@ -30,8 +30,8 @@ pub(super) trait Call: Send + Sized + 'static {
         None
     }
 
-    /// Returns `true` if the operation is cancelled when its caller disconnects: a wait for a lock, which the
-    /// caller could not release any more.
+    /// Returns `true` if the operation is cancelled when its caller disconnects: a lock request that waits,
+    /// as the caller could not release the lock any more.
     fn is_cancellable(&self) -> bool {
         false
     }

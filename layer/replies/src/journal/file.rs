@@ -114,7 +114,7 @@ impl Lock {
     }
 
     /// Reads the records of an earlier process about `tree`. Returns none if the file is damaged, or of an
-    /// older version, an earlier boot or another tree, and logs that.
+    /// older version, an earlier boot or another tree, and logs that; fails if its version is newer.
     pub fn read(&self, tree: &Tree) -> Result<RecoveredRecords, OpenError> {
         let path = &self.path;
         let len = self.file.metadata().map_err(at(path))?.len();
@@ -279,8 +279,8 @@ fn write_empty(file: &mut File, header: &layout::Header, len: usize) -> io::Resu
     Ok(())
 }
 
-/// Returns the id of the kernel's boot. Records from an earlier boot are not used: a power failure may have
-/// undone changes of the tree, and other programs may have changed it since.
+/// Returns the id of the kernel's boot; `None` if it cannot be read. Records from an earlier boot are not
+/// used: a power failure may have undone changes of the tree, and other programs may have changed it since.
 fn boot_id() -> Option<[u8; 16]> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

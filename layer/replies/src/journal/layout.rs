@@ -11,13 +11,13 @@ pub const MAGIC: [u8; 8] = *b"TMBLRPLY";
 /// Version of this layout. Files of newer versions are refused, older ones are set aside.
 pub const VERSION: u32 = 2;
 
-/// Length of the header; the slots follow.
+/// Length of the header with its padding to a page; the slots follow.
 pub const HEADER_BYTES: usize = 4096;
 
-/// Maximum number of slots of a kind in a valid file.
+/// Maximum number of slots of a kind in a valid file, which limits the memory for reading it.
 pub const SLOTS_MAX: u32 = 1 << 20;
 
-/// Maximum length of a stored handle, in bytes.
+/// Maximum length of a stored handle, in bytes. Operations with longer ones are not recorded.
 pub const HANDLE_MAX_LEN: usize = 64;
 
 /// States of a slot.
@@ -82,7 +82,7 @@ pub struct Time {
     pub zero: U32,
 }
 
-/// The node found under a name.
+/// The node found under a name, or the node to be linked.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Mark {
@@ -110,7 +110,7 @@ pub struct Attributes {
     pub ctime_before: Time,
 }
 
-/// The fixed part of an intent; the two names follow it.
+/// The fixed part of an intent; its names, at most two, follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Intent {
@@ -152,7 +152,7 @@ pub struct Outcome {
     /// Sequence number of the intent.
     pub sequence: U64,
     pub key: Key,
-    /// 1: success; 2: success, `node` was created; 3: failure; 4: `count` bytes were written.
+    /// 1: success; 2: success, `node` was created or opened; 3: failure; 4: `count` bytes were written.
     pub kind: U16,
     /// Number of the failure; stability of a write.
     pub detail: U16,

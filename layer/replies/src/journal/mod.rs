@@ -1,8 +1,9 @@
 //! The journal: a mapped file that survives the death of the process.
 //!
-//! Before an operation runs, an *intent* is written: the request's key, the expected effect and the present
-//! state. After the operation and before its reply is sent, the *outcome* is written. A slot becomes valid
-//! with its state, stored last in one access, so a killed process leaves either a whole record or none.
+//! Before an operation that must not run twice, an *intent* is written: the request's key, the expected
+//! effect and the present state. After the operation and before its reply is sent, the *outcome* is written.
+//! A slot becomes valid with its state, stored last in one access, so a killed process leaves either a whole
+//! record or none.
 
 mod file;
 mod layout;
@@ -33,8 +34,9 @@ pub use slots::{FreeSlot, Reserved};
 /// Maximum number of operations with an intent in progress. Further operations wait.
 const INTENTS: u32 = 1024;
 
-/// Maximum number of intents retained for answered operations. Once an intent is dropped, the next process
-/// would perform a duplicate of its operation again.
+/// Maximum number of intents retained for answered operations whose outcomes could not be written: a quarter
+/// of [`INTENTS`], so that slots remain for new operations. The oldest is dropped; the next process would
+/// perform a duplicate of its operation again.
 const ANSWERED_INTENTS: usize = 256;
 
 /// Spare outcome slots above the limit of entries, which concurrent threads may exceed by one each.
@@ -87,7 +89,7 @@ impl Journal {
         self.intents.wait()
     }
 
-    /// Records an intent. Returns `None` if it does not fit into a slot, or the file is lost.
+    /// Records an intent. Returns `None` if it cannot be represented in a slot, or the file is lost.
     pub fn intend(
         &self,
         key: &EntryKey,
@@ -147,7 +149,7 @@ impl Journal {
         Some(JournalRecord::Outcome(slot))
     }
 
-    /// Removes an intent that had no effect or has an outcome.
+    /// Removes an intent, and frees its slot.
     #[allow(clippy::needless_pass_by_value, reason = "it is used up")]
     pub fn withdraw(&self, intended: Intended) {
         self.set_state(intent_offset(intended.slot), state::FREE);

@@ -29,8 +29,7 @@ pub struct StoredOutcome {
     /// Position in the order of all operations at which this one began.
     pub sequence: u64,
     pub time: Timestamp,
-    /// Digest of the operation's [`RecordedEffect::claim`], an effect that only one of several overlapping
-    /// requests can have; 0 for none.
+    /// Digest of the operation's claim ([`Claim::number`](crate::intent::Claim::number)); 0 for none.
     pub claim: u64,
     /// Position in the same order at which the operation ended.
     pub ended: u64,
@@ -277,8 +276,8 @@ fn file_type(number: u32) -> Option<FileType> {
     numbered_file_type(u16::try_from(number).ok()?)
 }
 
-/// The kinds of keys, of calls of NFS clients and of requests over links: number, properties of the key, and
-/// length of the client id in `layout::Key::request`, of which the remaining bytes contain the key.
+/// The kinds of keys: of NFS clients' calls, and of requests over links. Each has a number, the properties of
+/// the key, and the length of the client id at the start of `layout::Key::request`; the key fills the rest.
 const KINDS: [(u32, KeyProperties, usize); 2] =
     [(1, KeyProperties::empty(), 16), (2, KeyProperties::FENCED.union(KeyProperties::FEW_UNDER_WAY), 24)];
 
@@ -306,7 +305,7 @@ fn read_key(bytes: &layout::Key, op: Op) -> Option<EntryKey> {
     client.0.get_mut(..of_client.len())?.copy_from_slice(of_client);
     key.get_mut(..of_key.len())?.copy_from_slice(of_key);
     let request = RequestKey { client, key: u128::from_le_bytes(key), properties };
-    // No session outlives its process.
+    // Keys with a session are not stored, as no session outlives its process.
     Some(EntryKey { request, session: None, op, uid: bytes.uid.get(), gid: bytes.gid.get() })
 }
 
@@ -322,10 +321,10 @@ fn read_handle(handle: &layout::Handle) -> Option<PersistentHandle> {
     Some(PersistentHandle { kind: handle.kind.get(), bytes: bytes.into() })
 }
 
-/// Stored mark of an extended attribute that does not exist.
+/// Number stored instead of a [`ValueMark`] for an extended attribute that does not exist.
 const NO_VALUE: u64 = u64::MAX;
 
-/// Encodes a change of an attribute as a number and the mark of its value.
+/// Encodes a change of an extended attribute as its number, and the [`ValueMark`] of the new value.
 fn xattr_change_of(change: XattrChange) -> (u32, u64) {
     match change {
         XattrChange::Make(value) => (1, value.0),
@@ -368,7 +367,7 @@ fn mark_of(found: Option<&Inode>) -> layout::Mark {
     mark
 }
 
-/// Decodes a mark. `Some(None)`: no node. `None`: not examined, or malformed.
+/// Decodes the node found under a name. `Some(None)`: there was none. `None`: not looked up, or malformed.
 fn read_mark(mark: &layout::Mark) -> Option<Option<Inode>> {
     let birth = match mark.found.get() {
         1 => return Some(None),
