@@ -10,7 +10,7 @@ use crate::node::Node;
 use crate::path::joined;
 use crate::run::Window;
 
-/// Maximum number of removals in flight.
+/// Maximum number of removals in flight in one directory.
 const IN_FLIGHT: usize = 64;
 
 /// Maximum number of attempts at a directory that is still not empty after its entries were removed.

@@ -66,7 +66,7 @@ impl Tree {
     }
 
     /// Returns the same session with operations that end early when `interrupt` is raised, including those on
-    /// nodes and files found through it.
+    /// nodes and files found through the returned tree.
     pub fn interruptible(&self, interrupt: Interrupt) -> Self {
         Self { session: self.session.clone(), interrupt }
     }

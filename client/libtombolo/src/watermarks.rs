@@ -38,8 +38,9 @@ impl Tree {
     }
 
     /// Blocks until everything changed before this call has reached `place`; fails with [`Error::TimedOut`]
-    /// after `timeout`, and with [`Error::NotPermitted`] if the origin has everything except what it refused.
-    /// Waiting does not speed anything up: the proxy sends changes to the origin within seconds.
+    /// after `timeout` (`None`: never), and with [`Error::NotPermitted`] if the origin has everything except
+    /// what it refused. Waiting does not speed anything up: the proxy sends changes to the origin within
+    /// seconds.
     pub fn wait_for_changes(&self, place: Reached, timeout: Option<Duration>) -> Result<Watermarks> {
         let (begun, wanted) = (Instant::now(), self.watermarks().wait()?.change);
         loop {

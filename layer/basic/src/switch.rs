@@ -39,7 +39,8 @@ struct SwitchState {
 struct Present {
     disk: Arc<dyn BlockDevice>,
     phase: Phase,
-    /// `true` once a replaced disk could not be made durable: flushes fail in every phase.
+    /// `true` once a replaced disk could not be made durable, or after [`Switch::give_up`]: flushes fail in
+    /// every phase.
     is_lost: bool,
     /// Number of abandoned replacements, by which a waiting change detects that its own was abandoned.
     abandoned: u64,
@@ -52,7 +53,7 @@ enum Phase {
     Resting,
     /// Changes and flushes wait for `settle` or an undo. The old disk, to be reinstated by an undo.
     Replaced(Arc<dyn BlockDevice>),
-    /// Flushes wait until the old disk, this one, is durable.
+    /// Flushes wait. The old disk, which is being made durable.
     Settling(Arc<dyn BlockDevice>),
     /// The old disk is durable. Flushes wait for `go_on`, before which the caller may still rename files.
     Settled,
@@ -271,7 +272,7 @@ impl Switch {
         self.0.now()
     }
 
-    /// Returns `true` if a replaced disk could not be made durable; all flushes fail then.
+    /// Returns `true` if a replaced disk could not be made durable, or was given up; all flushes fail then.
     pub fn is_lost(&self) -> bool {
         self.0.present().is_lost
     }

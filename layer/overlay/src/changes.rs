@@ -101,7 +101,7 @@ impl RedoLog {
     }
 
     /// Locks these blocks against first writes and zeroing by other requests, always in the same order, so
-    /// that requests do not deadlock. The first [`LOCKS`] blocks have all locks.
+    /// that requests do not deadlock. [`LOCKS`] adjacent blocks have all locks, so more need no further ones.
     async fn lock(&self, blocks: ops::Range<u64>) -> Vec<MutexGuard<'_, ()>> {
         let mut numbers: Vec<usize> =
             blocks.take(LOCKS).map(|block| (block % LOCKS as u64) as usize).collect();
@@ -131,7 +131,7 @@ impl RedoLog {
         Ok(())
     }
 
-    /// Reads a part of a block, from the base or the redo log.
+    /// Reads a part of a block that is not in the redo log: from the base, or zeroes.
     async fn now(&self, cx: &Ctx, range: ops::Range<u64>) -> Result<Source> {
         let len = (range.end - range.start) as usize;
         if len == 0 {

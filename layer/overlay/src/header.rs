@@ -9,7 +9,7 @@ const VERSION: u32 = 1;
 const SEALED: u32 = 1;
 /// Offset of the base's name, after the numeric fields.
 const NAME_AT: usize = 64;
-/// Maximum lengths of the base's name and mark.
+/// Maximum lengths of the base's name and its fingerprint.
 const NAME_BYTES_MAX: usize = 3072;
 const MARK_BYTES_MAX: usize = 512;
 /// Offset of the checksum of all that precedes it.

@@ -30,7 +30,7 @@ const IDENTITY: usize = 16;
 /// Offset of a bitmap of the segments with pages, lowest bit first; the pages follow.
 const USED: usize = PAGE_BYTES as usize;
 
-/// Mark of valid states, in version 1 of this layout.
+/// Number at [`MARK`] if the states are valid, in version 1 of this layout; 0 in empty memory.
 const VALID: u64 = u64::from_be_bytes(*b"TOMBOST1");
 
 const fn pages_at(segments: u64) -> usize {
@@ -52,7 +52,7 @@ impl StateMemory {
     }
 
     /// Returns `true` if the memory has the states left by an earlier process, `false` if it is still empty.
-    /// Fails if it belongs to another overlay.
+    /// Fails if it belongs to another overlay or another version of this layout.
     pub(crate) fn holds(&self, header: &Header) -> Result<bool, OverlayError> {
         let other = |_: OutOfBounds| OverlayError::OtherMemory;
         if self.memory.len() != header.kept_bytes() {

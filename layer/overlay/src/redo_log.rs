@@ -34,7 +34,7 @@ pub(crate) struct RedoLog {
     pub(crate) bounds: Bounds,
     /// Locks of blocks that are written for the first time or zeroed, by block number modulo [`LOCKS`].
     pub(crate) locks: [Mutex<()>; LOCKS],
-    /// Locked while pages are written.
+    /// Locked while dirty pages are taken and written, and while a flush checks that there are none.
     flushing: Mutex<()>,
 }
 
@@ -86,7 +86,8 @@ fn check_length(header: &Header, log: &dyn BlockDevice) -> std::result::Result<(
 }
 
 /// Returns `true` if length and fingerprint are those of the base at the overlay's creation. Earlier versions
-/// ignored a partial sector at a file's end: such a base is one sector longer now, which is still ignored.
+/// ignored a partial sector at a file's end: such a base is one sector longer now, and that sector is
+/// ignored.
 fn is_base(header: &Header, base_bytes: u64, mark: &[u8]) -> bool {
     let is_padded =
         !mark.is_empty() && base_bytes.checked_sub(SECTOR_BYTES.into()) == Some(header.base_bytes);

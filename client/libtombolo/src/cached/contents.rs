@@ -38,7 +38,7 @@ pub(super) struct Remembered {
     contents: Contents,
 }
 
-/// Contents of a file, a symbolic link or a directory, all of them at once.
+/// Whole contents of a file, a symbolic link or a directory.
 #[derive(Clone)]
 pub(super) enum Contents {
     Data(Arc<[u8]>),

@@ -89,8 +89,8 @@ impl Copy {
         let ended = going.go().await;
         if let Err(fault) = &ended {
             let mut may_have_lost = fault.step == Step::Flush;
-            // Operations in flight may still write. Their results are ignored, as a piece before them may be
-            // missing.
+            // Operations in flight may still write. Only failed flushes among them count: copied pieces do
+            // not, as a piece before them may be missing.
             while let Some(event) = going.walk.window.next().await {
                 may_have_lost |= matches!(event, Err(Fault { step: Step::Flush, .. }));
             }

@@ -30,7 +30,7 @@ impl DelayedDisk {
         let inner = self.inner.clone();
         after(self.timer.sleep(self.time), cx, move |cx| {
             let answer = call(&*inner, cx);
-            // The front end called `submit` before the delay ended, thus before this request reached `inner`.
+            // The front end's `submit` was during the delay, before this request reached `inner`.
             inner.submit();
             answer
         })

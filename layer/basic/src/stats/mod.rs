@@ -1,7 +1,7 @@
 //! Counts and times of all operations.
 //!
 //! [`Counters`] holds them, in shards that are shared by few threads each. Counts, errors and bytes are
-//! exact. Times are read from [`Moment`], right within a few percent, and sampled: in a virtual machine two
+//! exact. Times are read from [`Moment`], exact to a few percent, and sampled: in a virtual machine two
 //! readings may cost 100 ns, and a look-up from memory 300. Each shard times the first [`TIMED_FIRST`] calls
 //! of an operation, and then each [`TIMED_EVERY`]th, which counts for all of its interval.
 
@@ -109,9 +109,9 @@ pub const TIMED_EVERY: u64 = 16;
 /// Maximum number of shards; further threads share.
 const SHARDS_MAX: usize = 16;
 
-/// Counts, errors, bytes and a histogram of times for each operation, in one shard per core: a power of two
-/// of shards, at most sixteen. Threads are distributed among the shards, so that few share cache lines. A
-/// shard takes about 160 KB.
+/// Counts, errors, bytes and a histogram of times for each operation, in shards: as many as cores, rounded up
+/// to a power of two, at most sixteen. Threads are distributed among the shards, so that few share cache
+/// lines. A shard takes about 160 KB.
 pub struct Counters {
     shards: Box<[Shard]>,
     /// `true` if ended operations are counted too, so that the number in progress is known.
@@ -300,7 +300,7 @@ fn bound_ns(bucket: usize) -> u64 {
     ((bucket % STEPS + STEPS + 1) << shift) - 1
 }
 
-/// Returns the bucket of a time: its own below 32 ns, then one of [`STEPS`] for each power of two.
+/// Returns the bucket of a time. Below 32 ns each value has a bucket; above, each power of two has [`STEPS`].
 const fn bucket_below_limit(value: u64) -> usize {
     if value < 2 * STEPS {
         return value as usize;

@@ -25,7 +25,7 @@ pub struct Operation {
     pub bytes: u64,
     /// Total time of all calls in nanoseconds, estimated from the timed ones.
     pub total_ns: u64,
-    /// Longest measured time, in nanoseconds.
+    /// Longest measured time, in nanoseconds; in a difference of snapshots an upper bound of it.
     pub max_ns: u64,
     /// Histogram of times: pairs of a bound in nanoseconds, and the number of calls that took at most that
     /// long but longer than the preceding bound. Ascending; bounds without calls are omitted.
@@ -38,8 +38,8 @@ impl Snapshot {
         self.operations.iter().find(|operation| operation.name == name)
     }
 
-    /// Returns the difference to `earlier`, an older snapshot of the same counters. `under_way` remains the
-    /// present number.
+    /// Returns the difference to `earlier`, an older snapshot of the same counters. `under_way` is that
+    /// of `self`.
     pub fn since(&self, earlier: &Self) -> Self {
         let operations = self.operations.iter().map(|operation| match earlier.operation(&operation.name) {
             Some(before) => operation.since(before),
