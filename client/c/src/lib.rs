@@ -2,7 +2,7 @@
 //! compiled with it. The test `it/header.rs` compares it with this crate.
 //!
 //! A tree is a [`CachedTree`](libtombolo::CachedTree) on a link to the server, and one thread that runs
-//! asynchronous queries. Attributes are returned from the cache without an allocation. No panic crosses into
+//! asynchronous queries. Valid cached attributes are returned without an allocation. No panic crosses into
 //! C: a function with a result returns `-EIO` if it panics.
 //!
 //! Reading order: `boundary` (arguments and errors), `connect`, `tree`; then `stat`, `contents`, `later`,

@@ -45,8 +45,8 @@ impl Node {
         self.0.id
     }
 
-    /// Returns the node's attributes at the time of its look-up; fetches them now if the look-up returned
-    /// none.
+    /// Returns the node's attributes at the time of its look-up; requests those of the root, which was not
+    /// looked up.
     pub async fn attr(&self) -> Result<Attr> {
         match self.0.attr {
             Some(attr) => Ok(attr),
@@ -54,7 +54,7 @@ impl Node {
         }
     }
 
-    /// Returns the node's attributes at the time of its look-up, if the look-up returned any.
+    /// Returns the node's attributes at the time of its look-up; `None` for the root.
     pub fn attr_found(&self) -> Option<&Attr> {
         self.0.attr.as_ref()
     }

@@ -11,7 +11,7 @@ use crate::tree::Tree;
 use super::event::Step;
 use super::{Options, Work};
 
-/// Permission bits that a file has until it gets its owner.
+/// Permission bits of the owner.
 const OWNER_BITS: u32 = 0o700;
 /// Permission bits without set-user-id, set-group-id and sticky bits.
 const RIGHTS: u32 = 0o777;
@@ -21,7 +21,7 @@ pub(super) fn first_mode(options: &Options, attr: &Attr) -> Mode {
     Mode::new(attr.mode.bits() & if options.preserve { OWNER_BITS } else { RIGHTS })
 }
 
-/// Returns the changes that give a new file the attributes of its source; `None`: no change.
+/// Returns the changes that give a new file the attributes of its source; `None` without `preserve`.
 ///
 /// `made` are the attributes of the new file as far as known. Owner and group are set only if they differ,
 /// since a change of them needs a privilege.
@@ -92,7 +92,8 @@ fn plain_mode(attr: &Attr, tree: &Tree) -> Mode {
 }
 
 /// Returns `true` if the target counts as a complete copy: both are regular files of the same size and the
-/// same modification time, as far as `granularity_ns` tells times apart. A copy sets times last.
+/// same modification time, as far as `granularity_ns` distinguishes times. Times are preserved last, so an
+/// incomplete copy has another one.
 pub(super) fn is_same(from: &Attr, to: &Attr, granularity_ns: u32) -> bool {
     if from.file_type != FileType::Regular || to.file_type != FileType::Regular || from.size != to.size {
         return false;

@@ -38,7 +38,7 @@ struct State {
 pub(super) enum Role {
     /// Copy the file, then report the outcome.
     First(FirstName),
-    /// Wait for the copy and link to it.
+    /// Wait for the copy and link to it; without a copy, copy the file.
     Further(Arc<First>),
 }
 

@@ -24,7 +24,8 @@ pub(super) fn of(source: &Attr, complete_bytes: u64) -> (SetAttr, u64) {
     (SetAttr { atime: Some(SetTime::At(time)), ..SetAttr::default() }, units * UNIT_BYTES)
 }
 
-/// Returns how many bytes of a part are a valid prefix of this source; 0 if the mark is not of this source.
+/// Returns how many bytes of a part are a valid prefix of this source; 0 if the mark is not of this source,
+/// or exceeds one of the two files.
 pub(super) fn read(source: &Attr, part: &Attr) -> u64 {
     let complete = u64::from(part.atime.nanos) * UNIT_BYTES;
     let fits = part.atime.secs == digest(source) && complete <= part.size.min(source.size);
