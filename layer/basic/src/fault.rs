@@ -20,7 +20,8 @@ use tombolo_core::fs::Op;
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Rules, in order: the first [`What::Fail`] that selects a call decides, and the calls that it fails are
-    /// not counted by later rules of this kind. Of several [`What::Short`] the smallest limit holds.
+    /// not counted by later rules of this kind. If several [`What::Short`] select a call, the smallest limit
+    /// holds.
     pub rules: Vec<Rule>,
     /// Seed of [`When::Chance`].
     pub seed: u64,

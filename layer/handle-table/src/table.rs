@@ -63,7 +63,7 @@ impl Table {
     /// names.
     pub fn register(&mut self, location: &Location, identity: FileIdentity, has_names: bool) -> Result<Id> {
         if let Some(&id) = self.by_identity.get(&identity) {
-            // Of several names the first one is retained while it exists.
+            // A file with several names retains the one that was registered first, while that exists.
             let settled = self.files.get_mut(&id).is_some_and(|file| {
                 file.has_names = has_names;
                 file.location.as_ref().is_some_and(|known| known == location || has_names)

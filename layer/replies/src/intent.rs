@@ -80,9 +80,9 @@ pub(super) struct NamedEntry {
 }
 
 /// The exclusive effect of an operation. After a crash the tree may show an effect that two pending requests
-/// intended. Of operations with the same claim, neither of which began after the other's end, at most one can
-/// have had it: `Reconciler` attributes it to the one with a recorded outcome, or else to the earlier one,
-/// and takes the other as not executed. Clients choose names and can forge an equal CRC-32C: at worst a
+/// intended. If two operations have the same claim, and neither began after the other's end, at most one can
+/// have had the effect: `Reconciler` attributes it to the one with a recorded outcome, or else to the earlier
+/// one, and takes the other as not executed. Clients choose names and can forge an equal CRC-32C: at worst a
 /// request in progress at the crash, although executed, is executed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {

@@ -32,7 +32,8 @@ pub(super) enum NodeMark {
     Inode(Inode),
 }
 
-/// Identity of a node in its file system, distinct from earlier nodes with its number.
+/// Identity of a node in its file system. Generation and birth time, as far as the file system has them,
+/// distinguish the node from earlier ones with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Inode {
     pub fsid: u64,

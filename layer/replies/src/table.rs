@@ -19,7 +19,7 @@ use super::options::Limits;
 use super::outcome::{Inode, Outcome, PendingReply};
 use super::shard::{Answered, EntryState, Shard};
 
-/// Number of locks; a client's entries are all behind the same one.
+/// Number of shards, each with its own lock. All entries of a client are in one shard.
 const SHARDS: usize = 16;
 
 /// Maximum number of outdated entries dropped per request: more than a request adds, so that outdated

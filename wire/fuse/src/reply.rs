@@ -132,7 +132,7 @@ pub fn statx(stat: FuseStatx, keep: Duration) -> StatxOut {
     StatxOut { attr_valid: keep.as_secs(), attr_valid_nsec: keep.subsec_nanos(), stat, ..Default::default() }
 }
 
-/// Encodes the reply to OPEN and OPENDIR; the second part of that to CREATE.
+/// Encodes the reply to OPEN and OPENDIR, and the second part of the replies to CREATE and TMPFILE.
 #[must_use]
 pub fn open(handle: FileHandle, flags: OpenOutFlags) -> OpenOut {
     OpenOut { fh: handle.0, open_flags: flags.bits(), backing_id: 0 }

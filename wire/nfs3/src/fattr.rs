@@ -79,7 +79,7 @@ pub type PostOpAttr = Option<Fattr3>;
 xdr_struct! {
     /// The attributes that reveal a change of a node between two samples (`wcc_attr`).
     pub struct WccAttr {
-        /// Size in bytes, before the operation.
+        /// Size in bytes.
         pub size: u64,
         /// Last change of the data.
         pub mtime: NfsTime3,

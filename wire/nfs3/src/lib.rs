@@ -16,7 +16,7 @@
 //! use tombolo_wire_nfs3::{Call, FileHandle, Procedure, Reply, Status};
 //! use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
 //!
-//! let dir = FileHandle::new(b"root").expect("a handle of 1 to 64 bytes");
+//! let dir = FileHandle::new(b"root").expect("at most 64 bytes");
 //! let mut arguments = Vec::new();
 //! Call::Lookup(DirOpArgs { dir, name: b"a" }).encode(&mut Encoder::new(&mut arguments));
 //!

@@ -28,7 +28,8 @@ impl AuthFlavor {
 
 xdr_as! { AuthFlavor: Self, |flavor: &Self| flavor.0; }
 
-/// A verifier: uninterpreted bytes of some flavor. The verifiers of AUTH_NONE and AUTH_SYS have no meaning.
+/// A verifier, or a credential before its flavor is examined: uninterpreted bytes of some flavor. The
+/// verifiers of AUTH_NONE and AUTH_SYS have no meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verifier<'a> {
     /// Type of the credential or verifier, which determines the format of the body.

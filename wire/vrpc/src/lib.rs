@@ -8,7 +8,8 @@
 //!
 //! - [`Request`] and its [`Header`], [`Reply`] and [`Outcome`]: `encode` and `decode`, neither of which
 //!   allocates.
-//! - [`Data`], [`Destination`] and [`Reference`]: file data, in the frame or by reference to bulk memory.
+//! - [`Data`], [`Destination`] and [`Reference`]: file data, in the frame or by reference to bulk memory, the
+//!   part of a region for file data.
 //! - [`listing`]: the entries of a directory.
 //! - [`Status`]: the waist's errors as numbers.
 //!

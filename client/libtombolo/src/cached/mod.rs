@@ -54,7 +54,7 @@ impl Default for CacheOptions {
 /// A cached answer is used only while the server's change counts say that nothing it depends on has changed;
 /// then it is available at once ([`Answer::Done`]) and no request is sent. Otherwise the answer is a future,
 /// and only what is missing or may have changed is requested. If the server does not count all changes of the
-/// tree, nothing is cached and each query is sent. Of errors only [`Error::NotFound`] is cached.
+/// tree, nothing is cached and each query is sent. The only cached error is [`Error::NotFound`].
 ///
 /// Paths are resolved as by [`Tree::find`], on behalf of the tree's user. A clone is another reference to the
 /// same cache. Any number of threads may query it concurrently; no lock is held during a request. Cached

@@ -49,7 +49,7 @@ pub(super) fn to_preserve(work: &Work, attr: &Attr, made: &Attr, tree: &Tree) ->
 }
 
 /// Sets attributes by `set`; if the server refuses them, and owner or group are among them, sets the others
-/// without set-user-id and set-group-id bits. Of such refusals only the first in the whole copy is reported.
+/// without set-user-id and set-group-id bits. Only the first such refusal in the whole copy is reported.
 pub(super) async fn apply(
     work: &Work,
     asked: SetAttr,

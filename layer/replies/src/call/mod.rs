@@ -1,7 +1,7 @@
 //! The operations performed exactly once: arguments, execution, and the reply to duplicates.
 //!
 //! The reply to a duplicate reflects the current state: the node is resolved anew, which counts a look-up as
-//! the first reply did, and attributes are current. Of a change, only the attributes after it are known.
+//! the first reply did, and attributes are current. The attributes before a change are not known any more.
 
 mod changing;
 mod making;

@@ -135,9 +135,10 @@ pub struct Intent {
     pub name_len: U16,
     pub other_name_len: U16,
     pub zero: U32,
-    /// Append, change of attributes: size of the file before. Extended attribute: mark of the value before.
+    /// Append, change of attributes: size of the file before. Extended attribute: `ValueMark` of the value
+    /// before.
     pub size_before: U64,
-    /// Append: number of bytes to add. Extended attribute: mark of the value to set.
+    /// Append: number of bytes to add. Extended attribute: `ValueMark` of the new value.
     pub len: U64,
 }
 

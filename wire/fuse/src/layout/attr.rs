@@ -37,8 +37,8 @@ wire_struct! {
         pub attr: FuseAttr,
     }
 
-    /// `struct fuse_entry_out`: reply to LOOKUP, MKNOD, MKDIR, SYMLINK, LINK, and first part of the reply to
-    /// CREATE.
+    /// `struct fuse_entry_out`: reply to LOOKUP, MKNOD, MKDIR, SYMLINK, LINK, and first part of the replies
+    /// to CREATE and TMPFILE.
     pub struct EntryOut: 128 {
         /// The node; 0: the name does not exist, and its absence may be cached.
         pub nodeid: u64,
