@@ -1,4 +1,4 @@
-//! Linked lists of a shard's entries, oldest first.
+//! Linked lists of a shard's answered entries, oldest first: one of all, and one for each client.
 
 /// Neighbours of an entry in one list.
 #[derive(Clone, Copy, Debug, Default)]

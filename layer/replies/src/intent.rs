@@ -145,7 +145,7 @@ impl Claim {
         Self::Complete(u64::from(name) << 32 | u64::from(inode))
     }
 
-    /// Returns the digest, not 0; 0 for [`Claim::Nothing`] and [`Claim::Partial`].
+    /// Returns the digest, 1 instead of 0; 0 for [`Claim::Nothing`] and [`Claim::Partial`].
     pub fn number(self) -> u64 {
         match self {
             Self::Complete(number) => number.max(1),

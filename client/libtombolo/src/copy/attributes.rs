@@ -93,7 +93,7 @@ fn plain_mode(attr: &Attr, tree: &Tree) -> Mode {
 
 /// Returns `true` if the target counts as a complete copy: both are regular files of the same size and the
 /// same modification time, as far as `granularity_ns` distinguishes times. Times are preserved last, so an
-/// incomplete copy has another one.
+/// incomplete copy has another time.
 pub(super) fn is_same(from: &Attr, to: &Attr, granularity_ns: u32) -> bool {
     if from.file_type != FileType::Regular || to.file_type != FileType::Regular || from.size != to.size {
         return false;

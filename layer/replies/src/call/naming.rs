@@ -8,7 +8,7 @@ use crate::inner::InnerSession;
 use crate::intent::ExpectedEffect;
 use crate::outcome::Outcome;
 
-/// A change of one name in a directory: its effect, and the operation.
+/// A change of one name in a directory: `effect` describes it for the journal, `run` performs it.
 pub(crate) struct Named<E, F> {
     pub parent: NodeId,
     pub name: NameBuf,
