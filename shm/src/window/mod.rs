@@ -71,31 +71,9 @@ impl Window {
         self.counts.each(add);
     }
 
-    /// Ends a change that has begun: see [`Counts::ended`].
-    #[inline]
-    pub fn ended(&self, slot: u32) {
-        self.counts.each(|counts| counts.ended(slot));
-    }
-
-    /// Ends a change that has begun but had no effect: see [`Counts::unchanged`].
-    #[inline]
-    pub fn unchanged(&self, slot: u32) {
-        self.counts.each(|counts| counts.unchanged(slot));
-    }
-
-    /// Counts a change whose begin was not counted: see [`Counts::changed`].
-    pub fn changed(&self, slot: u32) {
-        self.counts.each(|counts| counts.changed(slot));
-    }
-
-    /// Invalidates all versions: see [`Counts::everything`].
-    pub fn everything(&self) {
-        self.counts.each(Counts::everything);
-    }
-
-    /// Copies the window to the [`WINDOW_BYTES`] from `offset` of `memory`, and counts changes in the copy
-    /// too until the result is dropped. Changes block while the window is copied, for about 0.1 ms. Fails if
-    /// the memory is read-only or shorter, or `offset` is not aligned to a cache line.
+    /// Copies the window to the [`WINDOW_BYTES`] from `offset` of `memory`, and counts changes in both until
+    /// the result is dropped. Changes block while the window is copied, for up to 1 ms. Fails if the memory is
+    /// read-only or too short, or if `offset` is not aligned to a cache line.
     pub fn mirror(&self, memory: &Region, offset: usize) -> Result<WindowMirror, RegionError> {
         Ok(self.counts.add(format(memory, offset, 0)?))
     }
