@@ -25,7 +25,7 @@ pub(crate) struct Held {
 
 impl Object {
     /// Holds the present version, or returns the hold of it that exists already. Returns `None` if not all of
-    /// the version is cached and verified, or the file is being written.
+    /// the version is cached and verified, if the file is being written, or if its version must be queried.
     fn hold(self: &Arc<Self>, options: &Options) -> Option<Arc<Held>> {
         let mut state = self.state();
         let held = state.held.upgrade();

@@ -202,7 +202,7 @@ impl Cache {
         self.learn(object, &entry.attr, asked)
     }
 
-    /// Queries the origin for the present attributes of an object, and stores them.
+    /// Fetches an object's present attributes, unless its resolution has just brought them, and stores them.
     pub(crate) async fn fetch_attr(&self, cx: &Ctx, object: &Arc<Object>) -> Result<Attr> {
         let asked = Instant::now();
         let node = self.node(cx, object).await?;
@@ -253,8 +253,8 @@ impl Cache {
         is_told
     }
 
-    /// Returns the data of the present version of a file, apart from parts written locally, and drops cached
-    /// data of another version.
+    /// Returns the data of a file: of its present version, or, while the file is written in parts, of the
+    /// version before the first write. Drops cached data of any other version.
     pub(crate) fn data(&self, object: &Object) -> Arc<Data> {
         let block_bytes = self.options_of(object).block_bytes;
         let mut state = object.state();
@@ -272,7 +272,7 @@ impl Cache {
         data
     }
 
-    /// Evicts data while the cache exceeds its capacity.
+    /// Evicts data while the cache exceeds its capacity and any may be evicted.
     pub(crate) fn make_room(&self) {
         while self.store.is_full() && self.drop_next() {}
     }

@@ -21,7 +21,7 @@ use crate::store::DataFile;
 const FETCH_BYTES_MAX: u64 = 1 << 20;
 
 /// Cached data of one version of a file. A change drops them, except a local write under *exclusive*, which
-/// drops only the written parts.
+/// mostly drops only the written parts (`written`).
 #[derive(Debug)]
 pub(crate) struct Data {
     version: Mutex<WeakAttr>,
@@ -61,7 +61,7 @@ pub(crate) struct Fetch {
 pub(crate) enum Fetched {
     /// The data are cached.
     Cached,
-    /// Fetched or offered, but not cached: no space, or another error of the local disk.
+    /// Not cached: the local disk is full or faulty, or data that were offered have not arrived.
     NotStored,
     /// Not cached, to be read anew: another version at the origin, a short reply, or a wrong sidecar.
     Changed,
@@ -162,7 +162,7 @@ impl Data {
         self.guessed.store(true, Ordering::Relaxed);
     }
 
-    /// Returns `true` on the first read after a prefetch on a guess.
+    /// Returns `true` if the file was prefetched on a guess and not read since, and clears the flag.
     pub(crate) fn was_guessed(&self) -> bool {
         self.guessed.load(Ordering::Relaxed) && self.guessed.swap(false, Ordering::Relaxed)
     }
@@ -199,7 +199,7 @@ impl Data {
         lock(&self.fetches).is_empty() && self.file.is_empty()
     }
 
-    /// Stores the blocks of `range` and `ahead` that the sidecar lists as zero.
+    /// Stores blocks of `range` and `ahead` that the sidecar lists as zero, unless they are being fetched.
     pub(crate) fn take_zeros(&self, range: &Range<u64>, ahead: &Ahead) {
         self.fill_zeros(range, ahead, &lock(&self.fetches));
     }
@@ -219,19 +219,19 @@ impl Data {
         }
     }
 
-    /// Returns `true` if the whole range is cached or lent.
+    /// Returns `true` if the whole range is cached or borrowed.
     pub(crate) fn is_here(&self, range: &Range<u64>) -> bool {
         self.file.is_here(range) || (self.borrowed().is_some() && self.missing(range).is_empty())
     }
 
-    /// Returns the parts of a range that are neither cached nor lent, in whole blocks.
+    /// Returns the parts of a range that are neither cached nor borrowed, in whole blocks.
     pub(crate) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let borrowed = self.borrowed();
         let is_lent = |block: &Range<u64>| borrowed.as_ref().is_some_and(|borrowed| borrowed.covers(block));
         self.file.missing(range.clone(), is_lent)
     }
 
-    /// Returns `true` if all ranges of a prediction are cached or lent.
+    /// Returns `true` if all ranges of a prediction are cached or borrowed.
     pub(crate) fn has_ahead(&self, ahead: &Ahead) -> bool {
         ahead.ranges().all(|range| self.is_here(&range))
     }
@@ -251,8 +251,8 @@ impl Data {
         Wanted { theirs, own, ahead }
     }
 
-    /// Registers fetches for the blocks of a range that are neither cached, lent nor being fetched. Subtracts
-    /// their length from `left_bytes`, and stops before that would become negative.
+    /// Registers fetches for the blocks of a range that are neither cached, borrowed nor being fetched.
+    /// Subtracts their length from `left_bytes`, and stops before that would become negative.
     fn begin(
         &self,
         fetches: &mut Vec<Arc<Fetch>>,

@@ -1,8 +1,8 @@
 //! Deduplication by digest, for blocks of files with a sidecar.
 //!
-//! When blocks of a file with a sidecar are fetched, [`DedupIndex`] records their digests. Before a block is
-//! fetched whose sidecar lists one of these digests, the recorded block is copied and its digest compared, so
-//! that a block changed meanwhile is not used. `fetcher` calls both.
+//! After blocks of a file with a sidecar were fetched, `fetcher` records their digests in [`DedupIndex`].
+//! Before it fetches a block for which a sidecar lists one of these digests, it copies the recorded block
+//! instead, if that still has the digest ([`Cache::copy_duplicates`]).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -56,7 +56,7 @@ impl DedupIndex {
         self.refused_bytes.load(Ordering::Relaxed)
     }
 
-    /// Registers cached blocks of a file of this owner.
+    /// Registers cached blocks of a file of this owner, until the index is full.
     pub(crate) fn add(&self, uid: u32, data: &Arc<Data>, blocks: Hashed) {
         let mut places = lock(&self.places);
         if places.len() + blocks.len() > PLACES_MAX {

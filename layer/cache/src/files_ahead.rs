@@ -40,7 +40,6 @@ pub(crate) enum Next {
     File(ObjectId),
     /// Find more files in this directory, beginning after `after`.
     Dir {
-        /// The directory.
         dir: ObjectId,
         /// The child after which to begin; `None` for the first.
         after: Option<ObjectId>,
@@ -72,8 +71,9 @@ const READ_MAX: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl FilesAhead {
-    /// Records that a caller waits for a file of `dir`, whose parent is `above`. If another file of `dir` was
-    /// read before, or `is_wanted`, the others are prefetched. Returns the number of workers to start.
+    /// Records that a caller waits for a file of `dir`, whose parent is `above`. The other files of `dir` are
+    /// queued if one of them was read before, or `is_wanted`, or another directory of `above` was read; in
+    /// the last case also those of `above`. Returns the number of workers to start.
     #[must_use]
     pub(crate) fn missed(
         &self,

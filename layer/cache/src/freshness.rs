@@ -54,7 +54,7 @@ impl State {
         }
     }
 
-    /// Returns `true` if less than half of the lifetime of absent names is left.
+    /// Returns `true` if absent names have a limited lifetime, of which less than half is left.
     pub(crate) fn is_absence_ageing(&self, options: &Options) -> bool {
         !self.is_absence_believed(Instant::now() + ABSENCE_KEPT / 2, options)
     }

@@ -52,7 +52,7 @@ impl Term {
     /// Returns `true` if a lease is held that was granted before `asked`, so no other client has changed
     /// anything since.
     pub(crate) fn covers(&self, asked: Instant) -> bool {
-        // A grant sets `since_ns` first.
+        // `until_ns` is read first, because a grant stores `since_ns` before it.
         let until_ns = self.until_ns.load(Ordering::Acquire);
         until_ns > boot_time_ns() && self.ns(asked) >= self.since_ns.load(Ordering::Relaxed)
     }
@@ -161,7 +161,7 @@ impl Keeper {
             end.held
         };
         kept.changed.notify_all();
-        // The return of the lease also completes a pending renewal.
+        // A task returns the lease: the keeper's thread may wait for a renewal, which the return completes.
         if let Some(epoch) = held {
             let kept = kept.clone();
             task::spawn(async move { kept.give_back(epoch).await });
@@ -192,7 +192,7 @@ impl Kept {
             pause = self.take_in(held, self.ask(held));
         }
         self.term.ends();
-        // `end` needs the lock while the lease is returned.
+        // The lock is released before the lease is returned, because `Keeper::end` takes it meanwhile.
         let held = lock(&self.end).held;
         if let Some(epoch) = held {
             block_on(self.give_back(epoch));
@@ -201,8 +201,8 @@ impl Kept {
         self.changed.notify_all();
     }
 
-    /// Requests a lease, or the extension of the one that is held, which the server answers at a recall or
-    /// after a while.
+    /// Requests a lease, or the extension of the one that is held. The server answers a request for an
+    /// extension only at a recall or after a while.
     fn ask(&self, held: Option<u64>) -> Asked {
         let began_ns = boot_time_ns();
         let ask = held.map_or(LeaseRequest::Grant, LeaseRequest::Keep);
@@ -238,7 +238,7 @@ impl Kept {
                 self.lose();
                 after.min(LEASE_TERM)
             }
-            // The lease may still be held; if it is not renewed, its term ends by itself.
+            // Unless refused, the lease may still be held; if it is not renewed, its term ends by itself.
             Err(error) => {
                 if is_refusal(&error) {
                     self.lose();

@@ -98,9 +98,9 @@ pub struct CacheExport {
 /// Creates a cache over `origin`, which must have persistent handles. Blocks on the origin.
 ///
 /// # Errors
-/// Fails if a request to the origin fails, if it has no persistent handles, or if the system refuses a
-/// thread; under [`Contract::Lease`] also if it refuses a lease, with [`Error::NotSupported`] if it grants
-/// none to anyone.
+/// Fails if a request to the origin fails, if the origin has no persistent handles, or if the system refuses
+/// a thread; under [`Contract::Lease`] also if the origin refuses a lease, with [`Error::NotSupported`] if it
+/// grants none to anyone.
 pub fn over(origin: &dyn Export, store: Arc<Store>, policy: impl Into<Policy>) -> Result<CacheExport> {
     put_over(origin, store, policy.into(), None)
 }

@@ -92,8 +92,8 @@ impl Line {
         }
     }
 
-    /// Returns the maximum of bytes in flight with read-ahead: the initial window and twice the product, as
-    /// the measurement lags.
+    /// Returns the maximum of bytes in flight with read-ahead: [`WINDOW_BYTES_MIN`] and twice the measured
+    /// product, as the measurement lags.
     pub(crate) fn window_bytes(&self) -> u64 {
         lock(&self.0).window_bytes()
     }

@@ -333,7 +333,7 @@ impl Object {
         }
     }
 
-    /// Marks the attributes for revalidation, unless *immutable*, and discards answers to earlier requests.
+    /// Marks the attributes for revalidation, which *immutable* ignores, and discards earlier answers.
     pub(crate) fn doubt(&self) {
         let mut state = self.state();
         state.asked = None;

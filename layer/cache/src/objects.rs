@@ -35,7 +35,7 @@ pub(crate) struct Objects {
     pub shared: Arc<Shared>,
 }
 
-/// Objects in memory: by number, and by the origin's handle; an object may be in the first table only.
+/// Objects in memory: by number, and by the origin's handle unless another object has taken the handle over.
 #[derive(Default)]
 struct Tables {
     by_id: HashMap<ObjectId, Arc<Object>>,

@@ -20,7 +20,7 @@ use crate::store::ObjectId;
 pub(crate) struct Opening {
     pub object: Arc<Object>,
     pub flags: OpenFlags,
-    /// The origin's opening, made on first need.
+    /// The origin's opening, once one was needed, for example at the open or by the first fetch.
     origin: Mutex<Option<Arc<OriginFile>>>,
     ahead: Mutex<ReadAhead>,
     /// Promise of the search for a sidecar, resolved at its end.

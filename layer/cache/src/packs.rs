@@ -44,7 +44,7 @@ impl PackedSoFar {
     }
 }
 
-/// Returns `true` if these data are to be read compressed: the origin is distant, and the data compress.
+/// Returns `true` if compressed reads pay: the origin is distant, no cache is nearer, and the data compress.
 pub(crate) fn are_worth_it(cache: &Cache, data: &Data) -> bool {
     // Another cache of this host and a site cache are both nearer than the origin.
     let has_nearer = cache.borrower.get().is_some() || cache.middle.get().is_some();

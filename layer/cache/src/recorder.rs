@@ -35,7 +35,7 @@ impl Recorder {
         Self(Mutex::new(State { out, read: HashMap::new(), lines_left: LINES_MAX }))
     }
 
-    /// Writes a line for a read, unless its range was recorded before, or the file's path is unknown.
+    /// Writes a line for a read, up to a limit, unless its range was recorded before, or the path is unknown.
     pub(crate) fn note(&self, cache: &Cache, object: &Object, range: Range<u64>) {
         let size = object.state().version().size;
         let range = range.start..range.end.min(size);

@@ -183,7 +183,7 @@ impl Cache {
         self.held_policy.is_read_only()
     }
 
-    /// Returns the options of an object. Must not be called with its state locked, which it may lock itself.
+    /// Returns an object's options. May lock its state to find its name: the caller must not have it locked.
     pub(crate) fn options_of(&self, object: &Object) -> &Options {
         let policy = if object.is_unanswered() { &self.unheld_policy } else { self.policy() };
         if policy.rules.is_empty() {

@@ -34,7 +34,7 @@ pub(crate) struct Continuation {
     pub last_kept: u64,
 }
 
-/// Lowest position of an uncached name.
+/// Lowest position of an uncached name, above those of all cached names.
 const FIRST_PLACE: u64 = 1 << 40;
 
 /// Maximum number of continuations per directory.

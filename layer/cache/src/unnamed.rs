@@ -1,9 +1,9 @@
-//! Files that have lost a name through this cache. A file without any name is retained while something holds
-//! it, and its state is dropped then.
+//! Files that have lost a name through this cache. A file without any name is retained until nothing holds it
+//! any more; then its state is dropped.
 //!
 //! Holders of a file are openings, look-ups of sessions, links in progress, and descriptors of the file's
-//! data lent to other processes. Under *exclusive* the cache mostly knows whether a file has another name;
-//! otherwise a background worker queries the origin once nothing holds the file.
+//! data lent to other processes. Under *exclusive* the cache mostly knows whether a file has another name; if
+//! it does not know, a background worker queries the origin once nothing holds the file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -152,7 +152,7 @@ impl Cache {
         self.unnamed.all().into_iter().for_each(|id| self.end_unless_held(id));
     }
 
-    /// Looks in the background for files that lost their names in an earlier process.
+    /// Looks in the background for files that lost their names in an earlier process, unless *immutable*.
     pub(crate) fn look_for_unnamed(self: &Arc<Self>) {
         if self.store.began_empty || self.policy().default.contract == Contract::Immutable {
             return;

@@ -1,7 +1,7 @@
 //! Prefetch of directories. When a client lists a directory and then one below it, as a walk does, the other
-//! subdirectories of both are listed ahead. A directory is listed after two look-ups in it, and its siblings
-//! once two of them have had two look-ups each. Look-ups in a single directory trigger nothing else. The
-//! window, the maximum of bytes listed ahead and unused, grows while the predictions are right.
+//! subdirectories of both are listed ahead. A directory is listed after two look-ups in it (a small one below
+//! a directory just looked into, after one), and its siblings once two of them have had two look-ups each.
+//! The window, the maximum of bytes listed ahead and unused, grows while the predictions are right.
 //!
 //! A tree that is prefetched as a whole is listed without a window, but only a few directories at a time
 //! until a caller uses one of the listings, so that callers' requests do not wait.
@@ -30,7 +30,7 @@ struct State {
     gone_through: HashSet<ObjectId>,
     /// Directories listed lately by callers.
     listed: VecDeque<ObjectId>,
-    /// Directories in which callers looked up uncached names lately.
+    /// Directories in which callers looked up names lately that were not cached, or were listed ahead.
     looked_in: VecDeque<ObjectId>,
     /// Pairs of a parent and the first of its directories in which look-ups were repeated.
     above: VecDeque<(ObjectId, ObjectId)>,
@@ -176,7 +176,7 @@ impl Walk {
         if next.is_none() {
             state.workers -= 1;
         }
-        // A running worker may find more.
+        // The queue is forgotten only without a running worker, which may still add directories.
         if state.queue.is_empty() && state.workers == 0 {
             state.queue.forget();
             state.wants_all = false;
@@ -252,7 +252,7 @@ impl State {
         }
     }
 
-    /// Returns the maximum number of concurrent listings; 0 while the window is full.
+    /// Returns the maximum number of concurrent listings; 0 while the window, if there is one, is full.
     fn workers_max(&self) -> usize {
         if self.wants_all && self.used_bytes == 0 {
             return WORKERS.0;

@@ -167,7 +167,7 @@ impl State {
         self.recency = None;
         let Written::Parts(parts) = &mut self.written else { return false };
         parts.add(range.clone());
-        // A range apart from the others is ignored if there are too many: then none of it is present.
+        // With too many parts, `add` ignores a range that touches none of them: none of it is present.
         range.is_empty() || parts.overlaps(&range)
     }
 }

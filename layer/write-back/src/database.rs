@@ -54,8 +54,8 @@ pub(crate) struct Kept {
     pub names: Vec<(u64, Vec<u8>, Vec<u8>)>,
     /// Records by which the cache finds its nodes again even if it has lost their numbers, by number.
     pub records: Vec<(u64, Vec<u8>)>,
+    /// Ranges with data, and those of them that fail their checksums, by the generation of the data file.
     pub extents: HashMap<u64, Vec<Range<u64>>>,
-    /// Ranges of data that fail their checksums, by generation.
     pub torn: HashMap<u64, Vec<Range<u64>>>,
     /// Number of the latest change, and of the latest change that the origin has.
     pub change: u64,

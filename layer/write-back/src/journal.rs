@@ -134,7 +134,7 @@ const PIECES_BYTES_MAX: u64 = 8 << 20;
 /// Number of files above which the whole file system is synced instead of each file.
 const SYNC_ALONE_MAX: usize = 8;
 
-/// Number of node numbers allocated at a time.
+/// Count of numbers, for nodes and data files, allocated at a time.
 const IDS: u64 = 1 << 16;
 
 impl Journal {
@@ -152,7 +152,7 @@ impl Journal {
         for made in [dir, &data] {
             private::directory(made).map_err(io(made))?;
         }
-        // Not all file systems make the name of a new directory stable with its contents.
+        // The names of new directories are synced too, as not all file systems do that with their contents.
         for dir in [dir, &dir.join("..")] {
             File::open(dir).and_then(|dir| dir.sync_all()).map_err(io(dir))?;
         }

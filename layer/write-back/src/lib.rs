@@ -89,7 +89,7 @@ pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBac
     let torn = tree.tell_torn(&torn);
     let pool = ThreadPool::new("write-back", ThreadPoolLimits::default());
     let shared = Arc::new(Shared::new(below, options, (journal, tree), pool.lane()));
-    // Records that unnamed files of the previous run are gone.
+    // Changes nothing, but writes to the journal that `Tree::kept` dropped the last run's unnamed files.
     let ((), _) = shared.note(|_| ());
     shared.control.begin(at_origin, !shared.tree().is_clean(), torn);
     Ok(WriteBackExport { sender: Sender::start(&shared)?, shared, _pool: pool })
@@ -105,7 +105,7 @@ fn recall(below: &dyn FileSystem, tree: &Tree, journal: &Journal, records: &[(u6
     for (id, record) in wanted {
         handles.recall(&Ctx::root(SESSION), NodeId(*id), record).wait()?;
     }
-    // The first request for a record makes the cache retain its numbers: this layer forwards no forgets.
+    // The first request for a record makes the cache retain all its numbers: the journal may refer to any.
     drop(handles.record(&Ctx::root(SESSION), NodeId::ROOT).wait());
     let others: Vec<_> = others.iter().map(|(id, _)| *id).collect();
     if others.is_empty() { Ok(()) } else { journal.forget_records(&others) }

@@ -136,7 +136,7 @@ impl Tree {
         for (dir, name, row) in kept.names {
             let name = Name::new(&name).map_err(|_| damaged("names"))?.to_owned();
             let place = rows::decoded_place(&row).ok_or_else(|| damaged("names"))?;
-            // An unfinished operation may have changed the nodes at the origin.
+            // An unfinished operation may have changed the nodes at the origin: their versions are unknown.
             for target in [place.before, place.now].into_iter().flatten().filter(|_| place.is_in_doubt) {
                 tree.node_mut(target.node).into_iter().for_each(|node| node.version = None);
             }
@@ -337,7 +337,7 @@ impl Tree {
         all.filter(|(_, _, place)| self.differs(place))
     }
 
-    /// Binds a locally created node to its number at the origin. Its recorded names there stay as they are.
+    /// Records the cache's number of a locally created node, once the origin has it. Recorded names stay.
     pub(crate) fn bind(&mut self, id: NodeId, below: NodeId) {
         if let Some(node) = self.node_mut(id) {
             node.below = Some(below);
@@ -399,7 +399,7 @@ impl Tree {
         Some(node)
     }
 
-    /// Returns the layer of a file that receives writes, added if necessary; `None` if no number is left.
+    /// Returns the layer of a file that receives writes, added if necessary; `None` without node or number.
     pub(crate) fn top_layer(&mut self, id: NodeId) -> Option<&mut Layer> {
         let node = self.nodes.get_mut(&id)?;
         if node.layers.len() >= LAYERS_MAX {

@@ -108,7 +108,7 @@ impl Root {
         self.fs.rename(&self.cx, root, from, root, to, RenameFlags::empty()).resolve().await.map(drop)
     }
 
-    /// Removes a file. A failure is ignored: the lease file left then becomes outdated.
+    /// Removes a file, ignoring a failure: the lease file becomes outdated, a temporary one is removed later.
     pub(super) async fn remove(&self, name: &[u8]) {
         if let Ok(name) = valid(name) {
             drop(self.fs.unlink(&self.cx, NodeId::ROOT, name).resolve().await);

@@ -50,9 +50,9 @@ impl Life {
         Self { place: place.unwrap_or_default(), ..self }
     }
 
-    /// Checks whether the process with number `process` and life `other`, whose cache directory is this
-    /// process's or a copy of it, is alive. If it is this process's, the other process is dead, as this one
-    /// has locked the directory.
+    /// Checks whether the process with number `process` and life `other` is alive. Its cache directory is
+    /// that of this process, or the one is a copy of the other. If the directory is the same, the other
+    /// process is dead, as this one has locked the directory.
     pub(super) fn knows(&self, process: &str, other: &Self, is_same_host: bool) -> Known {
         // A process of an earlier version, which records no boot id, counts as ended.
         if self.boot.is_empty() || other.boot.is_empty() {

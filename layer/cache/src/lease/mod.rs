@@ -289,7 +289,7 @@ impl Lease {
         Ok(None)
     }
 
-    /// Keeps the lease renewed until it is to be returned, then returns it; runs on its own thread.
+    /// Renews the lease until it is to be returned, then returns it unless it was lost; has its own thread.
     fn keep(self: &Arc<Self>, end: &End) {
         while !end.is_wanted_within(self.period) {
             let is_old = lock(&self.renewed).elapsed() > self.period * HELD_PERIODS;

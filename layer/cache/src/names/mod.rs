@@ -309,8 +309,8 @@ impl Names {
         self.is_growing = false;
     }
 
-    /// Drops all names after a change of the directory. Positions are retained for names that are added
-    /// again.
+    /// Drops all names, mostly after a change of the directory. Positions are retained for names that are
+    /// added again.
     pub(crate) fn drop_all(&mut self) {
         self.table.forget();
         self.absent = HashSet::new();

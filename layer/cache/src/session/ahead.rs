@@ -39,7 +39,7 @@ const AWAITED_BYTES_MAX: u64 = 64 << 10;
 const NAMES_MAX: usize = 8192;
 
 impl View {
-    /// Records that a client lists a directory. In a walk, its siblings and subdirectories are queued.
+    /// Records that a client lists a directory, and queues the directories to be prefetched then (`walk`).
     pub(super) fn walk_ahead(&self, dir: &Arc<Object>) {
         let cache = self.cache();
         let parent = dir.state().parent;
@@ -59,7 +59,7 @@ impl View {
 
     /// Records a look-up of a name that was not cached, or was in a prefetched listing. [`LookedIn`] and the
     /// directory's size decide whether it is listed; in a walk, its siblings and subdirectories are queued
-    /// too. Returns `true` if the directory is being listed.
+    /// too. Returns `true` if a listing for that reason has started, or was in progress.
     pub(super) fn note_look_up(&self, dir: &Arc<Object>) -> bool {
         let cache = self.cache();
         let prefetch = cache.options_of(dir).prefetch;
@@ -120,8 +120,7 @@ impl View {
         }
     }
 
-    /// Records a read, of which all was cached if `is_here`. If other files of the directory were read
-    /// before, the remaining ones are prefetched.
+    /// Records a read, of which all was cached if `is_here`, for the prefetch of files (`files_ahead`).
     pub(super) fn note_read(&self, object: &Arc<Object>, data: &Data, is_here: bool) {
         let (cache, size) = (self.cache(), data.version().size);
         let prefetch = cache.options_of(object).prefetch;
@@ -223,8 +222,8 @@ impl View {
         begins
     }
 
-    /// Lists a directory ahead, and queries the user's permissions for it at the same time. With `is_guess`
-    /// the listing counts as unused in the window of the walk.
+    /// Lists a directory ahead, if that brings anything and the index has space, and queries the user's
+    /// permissions at the same time. With `is_guess` the listing counts as unused in the window of the walk.
     async fn list_ahead(&self, dir: &Arc<Object>, is_guess: bool) -> Result<()> {
         let is_full = self.cache().store.is_index_nearly_full();
         let options = self.cache().options_of(dir);

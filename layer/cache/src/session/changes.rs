@@ -51,7 +51,8 @@ impl View {
         self.tell([if is_last { Notice::Gone { node, name: None } } else { Notice::Attributes(node) }]);
     }
 
-    /// Counts a look-up for the session, which is notified of changes from now on. Returns valid attributes.
+    /// Counts a look-up, so that the session is notified of later changes if it has subscribed. Returns
+    /// attributes that are valid now if any session has.
     pub(super) async fn given(&self, entry: Entry, object: &Arc<Object>) -> Result<Entry> {
         self.session.known.given(entry.node);
         if !self.cache().watchers.any() {

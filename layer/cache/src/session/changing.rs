@@ -389,7 +389,7 @@ pub(super) fn may_be_made(error: &Error) -> bool {
 /// Marks a directory for revalidation after a change in it has failed with this error.
 pub(super) fn in_doubt(dir: &Object, error: &Error) {
     dir.doubt();
-    // The change might not show in the directory's times, within one tick of the origin's clock.
+    // Names are dropped, as the change might not show in the times, within one tick of the origin's clock.
     if may_be_made(error) {
         dir.state().changed();
     }

@@ -15,7 +15,7 @@ use crate::objects::node_of;
 use crate::origin::detached;
 
 impl View {
-    /// Returns the cached entry of a name, if it is valid and the user may search the directory.
+    /// Returns the cached result of a look-up: an entry or an error; `None` if the origin must be asked.
     pub(super) fn known_entry(&self, parent: NodeId, name: &[u8]) -> Option<Result<Entry>> {
         let dir = self.object(parent).ok()?;
         let known = self.known_name(&dir, name, Instant::now())?;
@@ -58,7 +58,7 @@ impl View {
         Ok(())
     }
 
-    /// Returns the cached entry of a name for a look-up begun at `began`; `None` if the origin must be asked.
+    /// Returns the cached result of a look-up begun at `began`; `None` if the origin must be asked.
     fn known_name(&self, dir: &Object, name: &[u8], began: Instant) -> Option<Result<Entry>> {
         if dir.file_type != FileType::Directory {
             return Some(Err(Error::NotDirectory));

@@ -121,7 +121,7 @@ impl PersistentHandles for CachedFileSystem {
 impl View {
     /// Finds an object whose row was removed, by the origin's handle, and gives it its former number. Fails
     /// with [`Error::Stale`] if the number was never given, if the origin's handle is another file's now, or
-    /// if it has got another number that is in use.
+    /// if the file has got another number since that is in use.
     async fn found_again(self, node: NodeId, origins: (u32, PersistentHandle)) -> Result<Entry> {
         let (id, (expected, handle), cache) = (id_of(node)?, origins, self.cache());
         if !cache.store.has_given(id) {
@@ -143,7 +143,7 @@ impl View {
         // No file may have two numbers: the later one is removed, unless it is in use.
         let other = cache.objects.known(&cache.store, &new.handle).map(|known| known.id);
         if let Some(other) = other.filter(|other| *other != id) {
-            // An object queued for writing counts as in use.
+            // The queue is flushed first, as an object queued for writing counts as in use.
             let store = cache.store.clone();
             let flushed = cache.in_pool(&self.cx, move || {
                 store.flush();

@@ -20,8 +20,8 @@ use crate::read_ahead::Ahead;
 use crate::sharing::message::Ask;
 use crate::store::Lendable;
 
-/// Returns the parts of the requested range that are cached, if the file still has the requested version and
-/// the origin permits the requesting user to read the file.
+/// Returns the parts of the requested range that are cached, if the file still has the requested version, was
+/// not written locally, and the origin permits the requesting user to read it.
 pub(crate) async fn lend(session: &Arc<Session>, ask: &Ask) -> Option<Lendable> {
     let cx = Ctx { identity: ask.user.clone(), ..Ctx::root(SESSION) };
     let view = View::new(session, &cx);

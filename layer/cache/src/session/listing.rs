@@ -83,8 +83,8 @@ struct Gathered {
 }
 
 impl View {
-    /// Returns `true` if a page can be filled from the cache. A listing in progress continues with the cached
-    /// names, whatever their age.
+    /// Returns `true` if a page, with `plus` including attributes, can be filled from the cache. A listing in
+    /// progress continues with the cached names, whatever their age.
     pub(super) fn has_listing(&self, dir: &Object, cookie: Cookie, plus: bool) -> bool {
         let options = self.cache().options_of(dir);
         let state = dir.state();
@@ -136,7 +136,7 @@ impl View {
             };
             let is_own = growing.is_none();
             let is_small = is_own && size < GROWING_BYTES_MIN;
-            // Some origins report no size of directories.
+            // The listing is abandoned if the names are many after all: some origins report no size.
             if is_small && self.list(dir, &origin, Wanted::Few).await?.is_some() {
                 return Ok(());
             }

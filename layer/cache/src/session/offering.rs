@@ -1,5 +1,5 @@
-//! Data offered by a layer above (write-back), which has just sent them to the origin: the cache stores them,
-//! so that they need not be fetched.
+//! Data offered by a layer above (write-back), which has just sent them to the origin: under *exclusive* the
+//! cache stores them, so that they need not be fetched.
 
 use std::sync::Arc;
 

@@ -24,8 +24,8 @@ use crate::unnamed::Names;
 use crate::written::is_unanswered;
 
 impl View {
-    /// Opens from the cache alone, if the contract allows that and the attributes and permissions needed are
-    /// valid.
+    /// Opens from the cache alone, or fails, if the contract allows that and the attributes and permissions
+    /// needed are cached and valid; otherwise, and for writing, returns `None`.
     pub(super) fn open_here(
         &self,
         object: &Arc<Object>,
@@ -129,7 +129,7 @@ impl View {
     ) -> Result<(Arc<OriginFile>, Option<Attr>)> {
         let node = self.node(object).await?;
         let (asked, origin) = (Instant::now(), &self.cache().origin);
-        // Fetches for an opening with O_DIRECT are not aligned as that requires.
+        // O_DIRECT is dropped unless the file is to be written, as fetches are not aligned as it requires.
         let at_origin = if is_writing(flags) { flags } else { flags - OpenFlags::DIRECT };
         match origin.fs.open(cx, node, at_origin).resolve().await {
             Ok(opened) => {

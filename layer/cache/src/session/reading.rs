@@ -160,7 +160,7 @@ impl View {
         counters.trace_used_bytes.add(data.uses_trace(range));
     }
 
-    /// Starts the fetches for a read, and waits until `range` is cached or cannot be.
+    /// Starts the fetches for a read, and waits for those of `range`, or of all of a small file.
     async fn bring(
         &self,
         file: File,
@@ -205,7 +205,7 @@ impl View {
     }
 }
 
-/// Requests a whole file in order, with just enough in flight to keep the connection busy.
+/// Requests a whole file in order, with up to the window of read-ahead in flight.
 fn fetch_rest(fetcher: Fetcher) {
     let data = fetcher.data.clone();
     if data.is_here(&(0..data.version().size)) || !data.begin_rest() {
@@ -226,7 +226,7 @@ fn fetch_rest(fetcher: Fetcher) {
     });
 }
 
-/// Returns `true` for an access to a page of an image with a trace, which replaces read-ahead.
+/// Returns `true` for a small read of an image with a trace: the trace replaces read-ahead.
 fn is_touch(data: &Data, range: &Range<u64>) -> bool {
     range.end - range.start <= TOUCH_BYTES && data.advice().is_some_and(|advice| advice.has_trace)
 }

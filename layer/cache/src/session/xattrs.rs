@@ -57,7 +57,7 @@ impl CachedFileSystem {
         to_its_end(async move {
             let object = view.object(node)?;
             let done = view.clone().with_xattrs(node, change).await;
-            // An access control list changes mode and permissions.
+            // An access control list may change mode and permissions.
             object.state().forget_rights();
             object.doubt();
             view.tell([Notice::Attributes(node)]);

@@ -69,7 +69,7 @@ impl Data {
         }
     }
 
-    /// Reads cached data, waiting for the disk. Returns less if a block is damaged.
+    /// Reads cached data, waiting for the disk. Returns less if a block is damaged or a borrowed file short.
     pub(crate) fn read(&self, offset: u64, into: &Sink) -> Result<usize> {
         let Some(borrowed) = self.borrowed() else { return self.file.read(offset, into) };
         let (mut rest, mut done) = (into.clone(), 0);

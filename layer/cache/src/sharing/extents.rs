@@ -6,7 +6,7 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(crate) struct Extents(Vec<Range<u64>>);
 
-/// Maximum number of ranges per file; others are ignored.
+/// Maximum number of ranges per file; further ranges that touch none of them are ignored.
 const EXTENTS_MAX: usize = 4096;
 
 impl Extents {
@@ -25,8 +25,8 @@ impl Extents {
         end - start - before
     }
 
-    /// Removes a range, and returns the number of bytes that were present. If too many ranges would remain,
-    /// the part after it is removed as well.
+    /// Removes a range, and returns the number of its bytes that were present. If too many ranges would
+    /// remain, those bytes are removed too that follow it without a gap.
     pub(crate) fn remove(&mut self, old: &Range<u64>) -> u64 {
         let first = self.0.partition_point(|extent| extent.end <= old.start);
         let count = self.0[first..].partition_point(|extent| extent.start < old.end);
@@ -53,8 +53,8 @@ impl Extents {
         &self.0
     }
 
-    /// Returns the end of the run at `at`, and `true` if the run is present. Returns `None` if nothing is
-    /// present from there on.
+    /// Returns the end of the present or absent run of bytes at `at`, and `true` if the run is present.
+    /// Returns `None` if nothing is present from `at` on.
     pub(super) fn from(&self, at: u64) -> Option<(u64, bool)> {
         let next = self.0.get(self.0.partition_point(|extent| extent.end <= at))?;
         Some(if next.start <= at { (next.end, true) } else { (next.start, false) })

@@ -41,7 +41,7 @@ struct Acceptor {
     complaints: RateLimit,
 }
 
-/// A borrower. `is_welcome` in its state: the handshake was accepted.
+/// A connected borrower. [`State::is_welcome`]: its handshake was accepted.
 #[derive(Debug)]
 struct Connection {
     socket: OwnedFd,

@@ -53,7 +53,7 @@ pub(crate) enum Welcome {
     OtherOrigin,
 }
 
-/// Lent data. The descriptor accompanies the message, unless the borrower has one.
+/// Lent data, with a descriptor of the data file unless the borrower has it or nothing is lent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lent {
     pub id: u64,

@@ -215,7 +215,6 @@ fn is_right(data: &mut Buffer, digests: &[u8]) -> bool {
         && chunks.zip(digests).all(|(chunk, digest)| blake3::hash(chunk) == *digest)
 }
 
-/// Returns the requested part of the verified data.
 fn part(whole: Buffer, start: usize, len: usize) -> Option<Buffer> {
     if (start, len) == (0, whole.len()) {
         return Some(whole);

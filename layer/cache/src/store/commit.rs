@@ -85,7 +85,7 @@ impl Queue {
         self.change(|batch| batch.data.insert((state.id, state.generation), state.clone()));
     }
 
-    /// Queues state to be written once it is old enough to be reused after a restart.
+    /// Queues state to be written once it may be reused after a restart, unless that takes too long.
     pub(super) fn keep_when_ripe(&self, unripe: Unripe, delay: Duration) {
         let mut pending = lock(&self.pending);
         let is_first = pending.ripening.next_due().is_none();

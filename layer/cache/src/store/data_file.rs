@@ -298,15 +298,15 @@ impl DataFile {
         self.0.doom();
     }
 
-    /// Returns the parts of a range that can be lent; `None` if there are none, or too much is held.
+    /// Returns the parts of a range that can be lent; `None` if there are none or too much is held, or if the
+    /// data may not be reused after a restart.
     pub(crate) fn lend(&self, range: Range<u64>) -> Result<Option<Lendable>> {
         let state = &*self.0;
         let Some(hold) = self.hold() else { return Ok(None) };
         let reader = self.reader().map_err(Error::io)?;
         let extents = self.verified(&range)?;
         self.touch();
-        // Data too recent to be reused after a restart are not lent either. Such data are marked before they
-        // are written.
+        // Data not to be reused after a restart are not lent either. They are marked before they are written.
         let is_lent = state.lasts() && !extents.is_empty();
         Ok(is_lent.then_some(Lendable { generation: state.generation, extents, reader, hold }))
     }

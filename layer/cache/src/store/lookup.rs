@@ -21,8 +21,8 @@ impl Store {
         id.0 < lock(&self.shared.ids).next
     }
 
-    /// Returns the state of an object and its names in the database, without queued changes; `None` if its
-    /// removal is queued.
+    /// Returns the state of an object and its names in the database, without queued changes; `None` if there
+    /// is none, or its removal is queued.
     pub(crate) fn object(&self, id: ObjectId) -> Option<(ObjectRow, Names)> {
         if self.shared.queue.is_gone(id) {
             return None;

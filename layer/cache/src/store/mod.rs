@@ -529,7 +529,6 @@ fn part_of(whole: u64, (parts, of): (u64, u64)) -> u64 {
     whole / of * parts
 }
 
-/// Encodes the origin's handle as a key.
 fn key(handle: &PersistentHandle) -> Vec<u8> {
     [&handle.kind.to_le_bytes()[..], &handle.bytes].concat()
 }

@@ -64,8 +64,8 @@ impl Round {
         Ok(())
     }
 
-    /// Sets some of the attributes, if they differ. Returns the node's attributes afterwards; `None` if
-    /// nothing was to be set.
+    /// Sets those of the attributes that [`Setting::change`] selects. Returns the node's attributes
+    /// afterwards; `None` if none were to be set.
     async fn set(&self, setting: &Setting<'_>, set: Set) -> Result<Option<Attr>> {
         let change = setting.change(set);
         if change == SetAttr::default() {
@@ -174,11 +174,11 @@ impl Setting<'_> {
         [wanted.uid, wanted.gid, self.attr.uid, self.attr.gid]
     }
 
-    /// Returns the change that sets some of the attributes.
+    /// Returns the change that sets these attributes: times always, owner and mode only if they differ.
     fn change(&self, set: Set) -> SetAttr {
         let (wanted, is_link) = (&self.chosen.attr, self.chosen.attr.file_type == FileType::Symlink);
         let changes_owner = self.changes_owner();
-        // A change of the owner may clear bits of the mode.
+        // The mode is set with a new owner even if it does not differ, as that may clear bits of the mode.
         let changes_mode = set.contains(Set::MODE) && (changes_owner || wanted.mode != self.attr.mode);
         let gives_owner = changes_owner && set.contains(Set::OWNER);
         SetAttr {

@@ -100,7 +100,7 @@ impl Round {
             let tree = self.shared.tree();
             let place = tree.place(key.0, &key.1).cloned();
             let before = place.as_ref().and_then(|place| place.before);
-            // A new node's place is recorded before the node is created.
+            // A recorded target may be absent still: that of a new node is recorded before it is created.
             (place, before.is_some_and(|before| tree.below(before.node).is_some()))
         };
         let user = place.map(|place| place.user);

@@ -174,7 +174,7 @@ impl Round {
             || self.found().in_doubt.iter().any(|key| key.0 == dir)
     }
 
-    /// Records a hidden name in the journal before it is created, so that it is found after a crash.
+    /// Records a name in the journal before it is created if it is hidden, so that it is found after a crash.
     async fn write_down(&self, op: &Op, to: &Key) -> Result<()> {
         if !is_hidden(&to.1) {
             return Ok(());
@@ -183,7 +183,7 @@ impl Round {
         self.shared.journal.stable(ticket).await
     }
 
-    /// Records the failure of an operation, and returns its kind.
+    /// Returns the kind of an operation's failure. Records the failure, unless it is [`Performed::MayLoop`].
     fn not_performed(&self, op: &Op, error: &Error) -> Performed {
         if matches!(error, Error::InvalidArgument) && op.may_loop() {
             return Performed::MayLoop;

@@ -144,7 +144,7 @@ impl Round {
             return Outcome::Done(plan.change);
         }
         let round = Self::new(shared, interrupt, plan);
-        // Once the plan is stable, new nodes found at the origin are recognised.
+        // The plan is made stable first: by it, new nodes found at the origin after a crash are recognised.
         if let Err(error) = tombolo_core::block_on(shared.journal.stable(ticket)) {
             round.fail(None, &error);
         } else {
@@ -194,7 +194,7 @@ impl Round {
         });
     }
 
-    /// Records failed work for a node. A refused operation delays only changes that depend on it.
+    /// Records failed work for a node, or else ends the round. A refusal delays only dependent changes.
     pub(super) fn fail(&self, id: Option<NodeId>, error: &Error) {
         self.found().failed.extend(id);
         self.report(id, error);

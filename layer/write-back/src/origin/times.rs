@@ -1,5 +1,5 @@
 //! Restoration of modification times. Operations on hidden names at the origin also change the times of
-//! directories whose times do not differ locally; these are set back afterwards.
+//! directories whose times do not differ locally. These times are set back afterwards.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

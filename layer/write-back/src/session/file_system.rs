@@ -1,4 +1,4 @@
-//! The waist's operations, each performed by a `View`.
+//! Dispatch of the waist's operations, most of them to a `View`.
 
 use std::sync::Arc;
 
@@ -137,7 +137,7 @@ impl FileSystem for WriteBackFileSystem {
         Some(self)
     }
 
-    /// Returns local locks: all users of the tree use this layer, so the origin is not involved.
+    /// Returns local locks, which are granted only while all users of the tree go through this layer.
     fn locks(&self) -> Option<&dyn Locks> {
         Some(self)
     }

@@ -94,7 +94,7 @@ impl View {
                 return Ok(seen);
             }
             let Some(below) = below.filter(|_| !is_hidden(name)) else { return Ok(seen) };
-            // The right to search was already checked, against attributes that the origin may not have yet.
+            // In a changed directory the superuser looks up: the origin may lack the attributes just checked.
             let cx = if is_ours { below_cx(&self.cx, Identity::ROOT) } else { self.below_cx() };
             let found = match self.shared().below.lookup(&cx, below, name.as_name()).resolve().await {
                 Ok(entry) => Some(entry),
@@ -125,8 +125,8 @@ impl View {
         seen.found.map(|(target, attr)| Entry { node: target.node, attr }).ok_or(Error::NotFound)
     }
 
-    /// Checks the user's permissions for a node: by its attributes if this layer has changed it, even while
-    /// the origin is unreachable, and otherwise by the cache.
+    /// Checks the user's permissions for a node: by its attributes if this layer has changed it, as the
+    /// origin may lack them, and otherwise by the cache.
     pub(super) async fn check(&self, id: NodeId, mask: AccessMask) -> Result<()> {
         let (is_ours, below) = {
             let tree = self.shared().tree();
@@ -199,8 +199,8 @@ impl View {
     }
 }
 
-/// Returns the cache's attributes of a node as shown locally: those set by write-back, until another
-/// writer changes the node.
+/// Returns the cache's attributes of a node as shown locally: until another writer changes the node, with
+/// those set by write-back, except link count, blocks and a later time of access.
 fn shown(id: NodeId, attr: Attr, kept: Option<(WeakAttr, Attr)>) -> Attr {
     match kept {
         Some((version, kept)) if version == WeakAttr::from(&attr) => {

@@ -51,7 +51,6 @@ impl PersistentHandles for WriteBackFileSystem {
 }
 
 impl View {
-    /// Returns a node by its number alone.
     async fn node_by_number(self, id: NodeId) -> Result<Entry> {
         let is_known = id.0 & MADE_HERE != 0 || self.shared().tree().nodes.contains_key(&id);
         if is_known {

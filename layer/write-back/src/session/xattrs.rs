@@ -151,7 +151,7 @@ impl View {
             let here = node.and_then(|node| node.xattr(name.as_bytes())).map(|here| here.map(<[u8]>::to_vec));
             (here, tree.below(id), node.is_some())
         };
-        // The right to read was already checked, against attributes that the origin may not have yet.
+        // Of a changed node the superuser reads: the origin may lack the attributes just checked.
         let user = if is_ours { Identity::ROOT } else { self.cx.identity.clone() };
         match (here, below) {
             (Some(here), _) => Ok(here),

@@ -168,7 +168,7 @@ impl Node {
         self.user = user.clone();
     }
 
-    /// Adopts the mode and owner at the origin, except those set locally, of which `sent` are at the origin.
+    /// Adopts the mode and owner at the origin, except those set locally, be they pending or `sent` already.
     pub(crate) fn take_in(&mut self, there: &Attr, sent: Set) {
         let ours = self.set | self.sending | sent;
         if !ours.contains(Set::MODE) {
