@@ -1,5 +1,6 @@
-//! Prefetch of small files: when callers read one file of a directory after another, the remaining ones are
-//! fetched ahead, with those in its subdirectories and neighbouring directories. The window, the maximum of
+//! Prefetch of small files: when callers read one file of a directory after another (if trees are prefetched:
+//! any), the other ones are fetched ahead, also in sub- and neighbouring directories. The window, the maximum
+//! of
 //! bytes prefetched and not yet read, grows while the predictions are right. [`FilesAhead`] has the queues;
 //! the workers that fetch are tasks of `session/ahead.rs`.
 

@@ -25,7 +25,7 @@ struct State {
     /// Mean round-trip time of fetches with little queued before them, without the transfer time of their
     /// data.
     delay: Option<Duration>,
-    /// A flag for each of the last small answers: `true` if it was slow.
+    /// A flag for each of the last small answers: `true` if it took [`COMPRESSED_RTT_MIN`] or longer.
     far: VecDeque<bool>,
 }
 

@@ -1,4 +1,5 @@
-//! Removals, through this cache, of names whose targets were uncertain: any file may have lost a link.
+//! Removals, through this cache, of names whose targets were uncertain: any file may have lost a link, so
+//! link counts requested before are not used ([`Object::believed`](crate::object::Object::believed)).
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -8,8 +9,8 @@ use tombolo_core::lock;
 
 use crate::options::Contract;
 
-/// Time of the last removal of a name whose target was uncertain: any file may have lost that name. Where no
-/// client of the origin but this cache creates names, only a file with several names is concerned.
+/// Time of the last removal of a name whose target was uncertain. Where no client of the origin but this
+/// cache creates names, only a file with several names is concerned.
 #[derive(Debug, Default)]
 pub(crate) struct UnknownRemoval(Mutex<Option<Instant>>);
 

@@ -4,7 +4,7 @@
 //! by setting its times, so its age is measured by the origin's clock and by no client's.
 //!
 //! - A cache that cannot renew its lease relies on it for [`HELD_PERIODS`], or indefinitely with
-//!   [`Claim::lasts`]; others may take it over after [`STALE_PERIODS`].
+//!   [`Claim::lasts`]; others may take it over after [`STALE_PERIODS`], or at any time with [`Claim::takes`].
 //! - It is taken over by a rename. The new holder relies on it only after a delay in which a living former
 //!   holder notices the takeover.
 //! - A lease taken by another is lost until this process ends: others' changes went unnoticed.
@@ -38,7 +38,7 @@ pub const LEASE_NAME: &str = ".tombolo-lease";
 /// [`STALE_PERIODS`], which others measure by the origin's clock.
 const HELD_PERIODS: u32 = 6;
 
-/// Periods without a renewal after which others may take over the lease.
+/// Periods without a renewal after which others may take over the lease without [`Claim::takes`].
 pub(super) const STALE_PERIODS: u32 = 9;
 
 /// Delay after a takeover before the lease is relied on, in tenths of a period. A living former holder renews

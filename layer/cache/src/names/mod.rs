@@ -225,7 +225,7 @@ impl Names {
         }
     }
 
-    /// Returns `true` if no names were dropped since the mark, so all changes since are recorded.
+    /// Returns `true` if no names were dropped since the listing began, so all changes since are recorded.
     pub(crate) fn holds_since(&self, mark: ListingMark) -> bool {
         self.epoch == mark.epoch
     }
@@ -247,7 +247,7 @@ impl Names {
         self.put_unlearnt(listed, mark);
     }
 
-    /// Adds names, except those learned individually since the mark.
+    /// Adds names, except those learned individually since the listing began.
     fn put_unlearnt<'a>(&mut self, listed: impl Iterator<Item = (&'a [u8], Target)>, mark: ListingMark) {
         let learnt: HashSet<Arc<[u8]>> =
             self.learnt.iter().skip(mark.learnt).map(|(name, _)| name.clone()).collect();
@@ -261,7 +261,7 @@ impl Names {
         self.put_learnt(mark);
     }
 
-    /// Applies what was learned individually of names since the mark: adds or removes them.
+    /// Adds and removes the names that were learned individually since the listing began.
     fn put_learnt(&mut self, mark: ListingMark) {
         for (name, target) in self.learnt.split_off(mark.learnt.min(self.learnt.len())) {
             match target {

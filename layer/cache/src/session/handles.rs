@@ -1,5 +1,5 @@
-//! Persistent handles: object numbers, which never change, with the origin's handles, by which an object is
-//! found after its row was removed.
+//! Persistent handles: object numbers, which never change, and, if it fits, the origin's handle, by which an
+//! object is found after its row was removed.
 
 use std::time::Instant;
 

@@ -36,7 +36,7 @@ impl Place<'_> {
     }
 }
 
-/// The targets of both names right before a rename; `None` if unknown.
+/// The targets of the old and the new name right before a rename; `None` if unknown.
 #[derive(Clone, Copy, Default)]
 struct Moved {
     from: Option<Known>,
@@ -133,7 +133,7 @@ impl View {
         })
     }
 
-    /// Applies a rename to the cached names. Returns the targets of both names right before the rename.
+    /// Applies a rename to the cached names. Returns the targets of the old and the new name right before it.
     fn enter_rename(&self, from: Place<'_>, to: Place<'_>, renamed: &Renamed, flags: RenameFlags) -> Moved {
         let moves = flags.is_empty() || flags == RenameFlags::NO_REPLACE;
         let mut sure = Moved::default();

@@ -203,7 +203,7 @@ impl DataFile {
         added
     }
 
-    /// Stores missing blocks of a range that are zero as holes. Returns their length.
+    /// Stores missing blocks of a range that are zero, as holes where possible. Returns their length.
     pub(crate) fn fill_zeros(
         &self,
         range: &Range<u64>,

@@ -20,7 +20,7 @@ pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 const STABLE_BYTES_MAX: u64 = 64 << 10;
 
 impl Round {
-    /// Writes the local data of a file to the origin, and sets its size.
+    /// Writes the local data of a file to the origin, sets its size, and makes the data stable.
     pub(super) async fn send_data(&self, chosen: &Chosen, open: &OpenBelow) -> Result<()> {
         let pieces = chosen.pieces();
         let mut end = open.attr.size;

@@ -1,5 +1,5 @@
-//! Look-ups of names at the origin: of all names that differ, after a restart or a failed attempt; otherwise
-//! only of names about to be added or removed.
+//! Look-ups of names at the origin: of all names that differ, after a restart, a failed attempt or a change
+//! of permissions there; otherwise only of names about to be added or removed.
 //!
 //! A file found at the origin that this layer has not put there belongs to another writer and keeps its name;
 //! the local one gets a conflict name.

@@ -16,7 +16,7 @@ impl PersistentHandles for WriteBackFileSystem {
         below.map(|below| below.volume()).unwrap_or_default()
     }
 
-    /// Returns the cache's handle for a node of the origin, as it may contain more than the number.
+    /// Returns the cache's handle for a node not created locally, as it may contain more than the number.
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
         let shared = &self.session().shared;
         match shared.below.persistent_handles().filter(|_| node.0 & MADE_HERE == 0) {
