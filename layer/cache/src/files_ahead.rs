@@ -1,8 +1,7 @@
-//! Prefetch of small files: when callers read one file of a directory after another (if trees are prefetched:
-//! any), the other ones are fetched ahead, also in sub- and neighbouring directories. The window, the maximum
-//! of
-//! bytes prefetched and not yet read, grows while the predictions are right. [`FilesAhead`] has the queues;
-//! the workers that fetch are tasks of `session/ahead.rs`.
+//! Prefetch of small files: when callers read one file of a directory after another (if trees are prefetched,
+//! after the first), the others are fetched ahead, also in subdirectories and neighbouring directories. The
+//! window, the maximum of bytes prefetched and not yet read, grows while the predictions are right.
+//! [`FilesAhead`] has the queues; the workers that fetch are tasks of `session/ahead.rs`.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Mutex;

@@ -277,7 +277,8 @@ impl CacheExport {
         self.cache.is_unheld()
     }
 
-    /// Returns the lease of either kind, if there is one: from now on others may change the tree.
+    /// Returns the lease of either kind to the origin, if one is held: from now on others may change the
+    /// tree.
     pub fn end_lease(&self) {
         if let Some(keeper) = &self.keeper {
             keeper.end();

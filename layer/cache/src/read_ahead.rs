@@ -37,7 +37,7 @@ pub(crate) enum Order {
     Strict,
 }
 
-/// Initial window of a sequential reader, in bytes. Each further read doubles the window.
+/// Initial window of a sequential reader, in bytes. Each further read doubles it, up to the caller's maximum.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
 
 /// Maximum distance of a sequential read from the expected offset: kernels send read-ahead out of order.

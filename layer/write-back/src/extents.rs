@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Disjoint ranges with gaps between them, by their start.
+/// Ends of disjoint ranges with gaps between them, by their starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extents(BTreeMap<u64, u64>);
 

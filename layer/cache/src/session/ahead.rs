@@ -149,7 +149,8 @@ impl View {
         }
     }
 
-    /// Starts a worker on the thread pool: a local origin answers at once, which must not delay the caller.
+    /// Starts a worker on the thread pool: with an origin that answers at once, its work would delay the
+    /// caller.
     fn in_background<F>(&self, work: fn(Self) -> F, not_begun: fn(&Cache))
     where
         F: Future<Output = ()> + Send + 'static,

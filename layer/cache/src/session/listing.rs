@@ -47,7 +47,7 @@ pub(super) enum Wanted {
 /// Minimum size of an entry in a page.
 const NAME_BYTES: usize = 32;
 
-/// Number of names up to which they count as few.
+/// Maximum number of names that count as few ([`Wanted`]).
 const FEW: usize = 16 << 10;
 
 /// Time for which a listing continues after the directory was closed, as a client may open it anew for each

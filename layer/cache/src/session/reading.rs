@@ -28,7 +28,7 @@ const AHEAD_PART: u64 = 8;
 /// (docs/decisions/clones.md).
 const AROUND_BYTES: u64 = 128 << 10;
 
-/// Maximum size of a page access, including this host's read-around.
+/// Maximum size of a read that counts as an access to one page, around which this host's kernel reads more.
 const TOUCH_BYTES: u64 = 16 << 10;
 
 /// Maximum size of a file that is fetched whole on its first read.

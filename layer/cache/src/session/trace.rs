@@ -29,8 +29,8 @@ struct Batch {
     ranges: Vec<Range<u64>>,
 }
 
-/// Iterates over the batches of a trace up to a number of bytes, cached or not: a sidecar may list any
-/// amount.
+/// Iterates over the batches of a trace, up to `left_bytes` in total, as a sidecar may list any amount.
+/// Cached bytes count too.
 fn batches(sidecar: &Sidecar, mut left_bytes: u64) -> impl Iterator<Item = Batch> {
     let pieces = sidecar.trace.iter().flat_map(|step| {
         let file = sidecar.files.get(step.file as usize);

@@ -60,7 +60,7 @@ impl Borrowed {
 /// Reads of cached data: from borrowed data where these cover the range, otherwise from the cache's own file.
 impl Data {
     /// Reads verified data from the page cache, without blocking where the file system supports that. Returns
-    /// `None` if they are not in it or not verified.
+    /// `None` if they are not verified or not in the page cache.
     pub(crate) fn read_at_once(&self, offset: u64, into: &Sink) -> Result<Option<usize>> {
         let range = offset..offset.saturating_add(into.len() as u64);
         match self.borrowed().filter(|borrowed| borrowed.covers(&range)) {

@@ -52,7 +52,7 @@ struct Batch {
 /// Minimum interval between log messages of one kind.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Number of queued objects, which stay in memory until they are written, beyond which listings wait.
+/// Number of queued objects beyond which listings wait, as queued objects stay in memory until written.
 pub(super) const OBJECTS_MAX: usize = 8192;
 
 impl Pending {

@@ -141,7 +141,7 @@ impl DataFile {
     }
 
     /// Reads verified blocks from the page cache, without blocking where the file system supports that.
-    /// Returns `None` if they are not in it or not verified.
+    /// Returns `None` if a block is not verified or not in the page cache.
     pub(crate) fn read_at_once(&self, offset: u64, into: &Sink) -> Result<Option<usize>> {
         let state = &*self.0;
         let is_verified = {

@@ -8,7 +8,7 @@ use super::{Opening, View, below_cx};
 use crate::below::list;
 use crate::tree::{Target, is_hidden};
 
-/// Lower bound of the cookies of changed names.
+/// Lower bound of the cookies of changed names, above all cookies of the cache.
 const CHANGED: u64 = 1 << 62;
 
 impl View {

@@ -30,7 +30,7 @@ bitflags! {
 /// Extended attributes to set, or with `None` to remove, by name.
 pub(crate) type Xattrs = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
 
-/// File capabilities, which the next change of data or owner removes.
+/// Name of the attribute with a file's capabilities, which a change of data or owner removes.
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// Data written to a file between two rounds of write-back.
