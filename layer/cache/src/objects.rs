@@ -310,7 +310,7 @@ impl Left {
 
 impl Tables {
     /// Adds an object, unless there is one of that number. Returns also the former object of its handle,
-    /// which must be dropped without the lock.
+    /// which must be dropped without the lock, as the drop may call the origin.
     fn add(&mut self, object: Arc<Object>) -> (Arc<Object>, Option<Arc<Object>>) {
         let object = self.by_id.entry(object.id).or_insert(object).clone();
         let before = self.set_handle(&object);

@@ -399,7 +399,8 @@ impl Tree {
         Some(node)
     }
 
-    /// Returns the layer of a file that receives writes, added if necessary; `None` without node or number.
+    /// Returns the layer of a file that receives writes, added if necessary; `None` if the file is not in
+    /// `nodes`, or no number is left.
     pub(crate) fn top_layer(&mut self, id: NodeId) -> Option<&mut Layer> {
         let node = self.nodes.get_mut(&id)?;
         if node.layers.len() >= LAYERS_MAX {

@@ -25,7 +25,7 @@ struct UnderWay {
 }
 
 impl ChangesUnderWay {
-    /// Registers a change of these names before its request. Must be followed by a call of `end`.
+    /// Registers a change of these names, from before its request until [`ChangesUnderWay::end`].
     pub(crate) fn begin(&mut self, names: &[&NameBuf]) -> ChangeId {
         let id = self.next;
         self.next = ChangeId(id.0.wrapping_add(1));

@@ -307,7 +307,8 @@ impl Round {
         self.shared.tree().below(id).ok_or(Error::Stale)
     }
 
-    /// Performs work as the first of these users whom the origin permits it; fails with the last refusal.
+    /// Performs work as the first user whom the origin permits it; fails with the last refusal, or another
+    /// error.
     pub(super) async fn by_first<T>(
         &self,
         users: &[Identity],
