@@ -190,6 +190,10 @@ Environment:
                levels of modules by the beginning of the names in the log:
                `warn,tombolo_host=debug`
 
+Documentation:
+  docs/        of the source repository, in /usr/share/doc/tombolo/docs of the Debian package; begin
+               with README.md. Help and messages name its files, such as docs/operating.md
+
 Exit codes:
   0  success
   1  failure; one line on standard error states the reason

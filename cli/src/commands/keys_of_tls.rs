@@ -63,6 +63,12 @@ pub struct CaArg {
     /// Directory of the authority (by default ca in $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/ca).
     #[arg(long = "ca", value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Hides the global option --state of `tombolo keys` in commands for certificates, which ignore it.
+    #[arg(id = "state", long = "state", hide = true)]
+    _state: Option<PathBuf>,
+    /// Hides the global option --server likewise.
+    #[arg(id = "server", long = "server", hide = true)]
+    _server: Option<String>,
 }
 
 impl TlsAction {

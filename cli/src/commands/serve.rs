@@ -15,8 +15,12 @@ use crate::failure::{Failure, Outcome};
 /// or --stdio. None is the default. The configuration file may also list disks, as for `tombolo disk`.
 ///
 /// Runs in the foreground and logs to standard error. Once ready, it prints a line that begins with `ready`
-/// for each endpoint, followed by the options for the VMM and the command for the guest. SIGINT or SIGTERM
-/// ends the server and its guests' mounts; NFS clients wait until it is started again.
+/// for each endpoint, followed by the options for the VMM and the command for the guest.
+///
+/// SIGINT or SIGTERM ends the server. NFS clients then wait until it is started again. Programs in guests
+/// that use the mount hang, because QEMU does not reconnect virtio-fs: unmount in the guests first, and
+/// restart the VMs or replug the devices afterwards. With --keep a kill or an upgrade of the server costs
+/// only a pause.
 #[derive(Args)]
 #[command(after_help = CONFIG_HELP)]
 pub struct ServeArgs {

@@ -35,9 +35,13 @@ pub struct SessionArgs {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Serve another tree, with the options of `tombolo proxy`.
+    /// Serve another tree, with the options of `tombolo proxy` except those that exist once per proxy.
     Create(Box<SessionOptions>),
     /// List all sessions.
+    ///
+    /// States: starting; running; waiting (restored at the proxy's start, and retried); ending (detached,
+    /// sends its changes); kept (detached with unsent changes, restored at the proxy's next start); ended
+    /// (detached, see `tombolo session detach --help`); failed (could not be created).
     List {
         /// Print one line of JSON.
         #[arg(long)]

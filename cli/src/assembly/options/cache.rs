@@ -74,8 +74,8 @@ pub struct CacheOptions {
     /// with lease while none is granted (by default 3).
     #[arg(long, value_name = "SECONDS", help_heading = CACHE)]
     pub attr_refresh: Option<u32>,
-    /// Do not look for .tombolo-image next to large files; this file lists blocks of zeroes, which need no
-    /// fetch.
+    /// Ignore sidecars: the files .tombolo-image (made by tombolo image scan) next to large files, which list
+    /// the blocks of zeroes, which need no fetch.
     #[arg(long, help_heading = CACHE)]
     pub no_sidecars: bool,
     /// Record the first read of each part of each file, in order, one line each: a trace for `tombolo image

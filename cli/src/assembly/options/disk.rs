@@ -29,11 +29,13 @@ pub struct DiskOptions {
     #[arg(long, value_name = "NAME", value_parser = name)]
     #[serde(default, deserialize_with = "file_name")]
     pub name: Option<String>,
-    /// Image format (by default from the file name: .qcow2, .overlay, otherwise raw).
+    /// Image format (by default from the file name: .qcow2, .overlay, otherwise raw). It is never guessed
+    /// from the contents, which a guest controls.
     #[arg(long, value_name = "FORMAT")]
     #[serde(default)]
     pub format: Option<ImageFormat>,
-    /// Additional directory that may contain the backing files of a qcow2 image or an overlay.
+    /// Directory that may contain backing files of a qcow2 image and recorded bases of an overlay, besides
+    /// the directory of each image itself.
     #[arg(long, value_name = "DIR")]
     #[serde(default)]
     pub backing_dir: Option<PathBuf>,
@@ -107,7 +109,12 @@ pub struct DiskOptions {
 #[derive(Args, Clone, Debug)]
 pub struct DiskServerOptions {
     /// Keep guests connected if the server dies: a second process holds their connections and starts a new
-    /// server, so guests see only a pause. For VMMs that do not reconnect.
+    /// server, so guests see only a pause.
+    ///
+    /// For VMMs that do not reconnect, and for overlays: without it, a kill of the server loses unflushed
+    /// writes to an overlay or a qcow2 image, and the guest must be restarted. Refused with qcow2 images and
+    /// --mount. `tombolo upgrade NAME` replaces the program of the server. SIGTERM to the first process ends
+    /// both.
     #[arg(long)]
     pub keep: bool,
     /// End at once after a failed write to the file of --mount: programs that have it mapped would continue
@@ -161,10 +168,12 @@ pub enum ImageFormat {
 /// Options of an image besides its name.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ImageOptions {
-    /// Image format (by default from the file name: .qcow2, .overlay, otherwise raw).
+    /// Image format (by default from the file name: .qcow2, .overlay, otherwise raw). It is never guessed
+    /// from the contents, which a guest controls.
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
-    /// Additional directory that may contain the backing files of a qcow2 image or an overlay.
+    /// Directory that may contain backing files of a qcow2 image and recorded bases of an overlay, besides
+    /// the directory of each image itself.
     #[arg(long, value_name = "DIR")]
     pub backing_dir: Option<PathBuf>,
     /// Base of an overlay, a file or a URL as for the disk, instead of the one recorded in it. Repeat for the

@@ -58,8 +58,11 @@ pub struct ServerOptions {
     pub dir: Vec<ExportArg>,
     /// Listen on a vhost-user-fs socket for VMMs; repeatable. Any number of guests may connect to one socket.
     ///
-    /// TAG is the mount tag in the guest (by default `tombolo`). /NAME selects the export if there are
-    /// several. N is the number of request queues (by default 1).
+    /// TAG is the mount tag in the guest (by default `tombolo`). /NAME selects the export, and is required if
+    /// there are several. N is the number of request queues (by default 1).
+    ///
+    /// If the server runs as root, the guest's root is root in a local directory, and user ids are unchanged:
+    /// see --map-users and --readonly. Otherwise all guests act as the server's user.
     #[arg(long, value_name = "SOCKET[,tag=TAG][,export=/NAME][,queues=N]")]
     #[serde(deserialize_with = "list")]
     pub virtiofs: Vec<VirtioFsArg>,
@@ -78,7 +81,8 @@ pub struct ServerOptions {
     /// Keep virtio-fs guests connected if the server dies: a second process holds their connections and
     /// starts a new server. Guests see only a pause.
     ///
-    /// For local directories served by --virtiofs alone. Requires root, for file handles.
+    /// For local directories served by --virtiofs alone. Requires root, for file handles. `tombolo upgrade
+    /// NAME` replaces the program of the server. SIGTERM to the first process ends both.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
     pub keep: Option<bool>,
     /// Run as the server of a keeper, with the sockets of its guests at these descriptors.
@@ -87,8 +91,8 @@ pub struct ServerOptions {
     pub kept: Vec<i32>,
     /// Mount the tree on this host as well, through FUSE, from the same server; repeatable.
     ///
-    /// /NAME selects the export if there are several. `allow_other` admits users other than the server's own.
-    /// Use `tombolo mount` for mounts without guests.
+    /// /NAME selects the export, and is required if there are several. `allow_other` admits users other than
+    /// the server's own. Use `tombolo mount` for mounts without guests.
     #[arg(long, value_name = "MOUNTPOINT[,export=/NAME][,allow_other]")]
     #[serde(deserialize_with = "list")]
     pub fuse: Vec<FuseArg>,
@@ -125,6 +129,8 @@ pub struct ServerOptions {
     #[serde(deserialize_with = "list")]
     pub ask: Vec<AskArg>,
     /// Cache policy of guests and of --fuse mounts (by default auto).
+    ///
+    /// push requires --fuse and excludes guests (--virtiofs, --fd), which cannot be notified.
     #[arg(long, value_name = "POLICY")]
     pub coherence: Option<Coherence>,
     /// Extended attributes for guests, mounts and shared-memory clients (by default on).
@@ -183,7 +189,7 @@ pub struct ServerOptions {
     #[arg(long, value_name = "MODE", help_heading = SHM)]
     pub doorbell: Option<Doorbell>,
     /// TOML file of the users that may connect to --shm sockets (by default root and the server's user). The
-    /// keys are described in docs/operating.md.
+    /// keys are described in docs/operating.md (in /usr/share/doc/tombolo of the package).
     #[arg(long, value_name = "FILE", help_heading = SHM)]
     pub shm_policy: Option<PathBuf>,
     /// Serve NFS version 3 (and MOUNT, on the same port) over TCP and UDP; repeatable.
@@ -216,7 +222,8 @@ pub struct ServerOptions {
     /// TOML file of the users that --nfs-tls clients may act as, by certificate (by default any user, as over
     /// --nfs).
     ///
-    /// Clients without a rule are the anonymous user. The keys are described in docs/use/nfs.md.
+    /// Clients without a rule are the anonymous user. The keys are described in docs/use/nfs.md (in
+    /// /usr/share/doc/tombolo of the package).
     #[arg(long, value_name = "FILE", help_heading = NFS)]
     pub tls_users: Option<PathBuf>,
     /// Client users that are mapped to the anonymous user (by default root).

@@ -18,6 +18,8 @@ use crate::commands::files::shown;
 use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Inspect and maintain the cache of a proxy that is not running.
+///
+/// For a running proxy use `tombolo top`, and `tombolo session show` for changes not yet at the origin.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CacheArgs {

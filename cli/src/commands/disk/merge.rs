@@ -22,7 +22,7 @@ use super::Shower;
 ///
 /// Afterwards FILE has the changes of both overlays, and its base is the base of its former base. The former
 /// base remains, unchanged, so other overlays of it stay valid, as do overlays of FILE. Overlays in use are
-/// refused.
+/// refused. If the base is no overlay, `tombolo disk convert FILE NEW.img` makes one image of both.
 ///
 /// If the command is killed, both overlays are unchanged, or the merge is complete; with --into-base FILE may
 /// then remain, but is refused. A temporary file (.FILE.tombolo-part) may remain too, and the next merge
@@ -52,8 +52,8 @@ Examples:
 
 /// Discard all changes in an overlay: it is equal to its base again.
 ///
-/// The changes are lost, so this is refused without --force. Overlays of this overlay are refused from then
-/// on. If the command is killed, nothing has changed.
+/// The changes are lost, so this is refused without --force, as it is for an overlay in use. Overlays of this
+/// overlay are refused from then on. If the command is killed, nothing has changed.
 #[derive(Args)]
 #[command(after_help = DISCARD_EXAMPLES)]
 pub struct DiskDiscardArgs {

@@ -37,7 +37,8 @@ use merge::{DiskDiscardArgs, DiskMergeArgs};
 /// Serve a disk to guests and NBD clients; create and maintain disks.
 ///
 /// Serves an image (raw, qcow2 or an overlay), a block device, a disk of an NBD server, or a file on an NFS
-/// server.
+/// server. Blocks that a guest discards are freed in local images. A local image is locked as by QEMU,
+/// against other servers and VMMs. NFS has no locks: let only one server use a file there.
 ///
 /// Runs in the foreground and logs to standard error. Once ready, it prints a line that begins with `ready`
 /// for each endpoint, followed by the options for the VMM and the command for the guest. SIGINT or SIGTERM
@@ -65,7 +66,8 @@ enum Action {
     /// Resize a disk that is being served, or pick up its new size; guests are notified.
     ///
     /// The server must be one of this user, with its control socket in the default directory. Data beyond a
-    /// smaller size are lost, so shrinking is refused without --shrink.
+    /// smaller size are lost, so shrinking is refused without --shrink. Overlays and disks of NBD servers
+    /// cannot be resized.
     #[command(after_help = RESIZE_EXAMPLES)]
     Resize {
         /// Allow SIZE to be smaller than the disk. Shrink the file system in it first.

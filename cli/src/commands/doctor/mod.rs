@@ -16,7 +16,7 @@ use crate::table::table;
 /// Check what this machine supports, and suggest how to enable the rest.
 ///
 /// Prints a line for each feature: `ok`, `warn` (works, with limits) or `missing`. Exits with 1 if an
-/// essential one is missing.
+/// essential one is missing: Linux 5.6 or newer, /proc, or shared memory with seals (memfd_create).
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {

@@ -17,8 +17,8 @@ use crate::failure::{OrCannot, Outcome};
 /// Record what clones of an image read first, so that remote clones prefetch it.
 ///
 /// Runs clones for a while and writes their first reads of memory and disk, in order, to .tombolo-image,
-/// replacing any earlier trace. An outdated sidecar is first rebuilt, as by tombolo image scan. The clones
-/// are removed afterwards; no other file of the image is changed.
+/// replacing any earlier trace. If that file is missing or outdated, it is first made as by tombolo image
+/// scan. The clones are removed afterwards; no other file of the image is changed.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageRehearseArgs {

@@ -48,7 +48,7 @@ pub struct ImageScanArgs {
     /// large file of the directory is read. Entries for files of other directories are ignored.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Write no digests: a smaller sidecar, but no detection of equal blocks.
+    /// Write no digests: a smaller .tombolo-image, but no detection of equal blocks.
     #[arg(long)]
     no_digests: bool,
     /// Number of threads (by default one per processor, at most 8).

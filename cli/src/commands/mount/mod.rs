@@ -27,7 +27,9 @@ pub use server::reason;
 
 /// Mount an NFS export, a directory or an export over shared memory.
 ///
-/// Mounts on this host, or in the guest where this program runs, through FUSE.
+/// Mounts on this host, or in the guest where this program runs, through FUSE. Users other than root need
+/// fusermount3 (package fuse3), and mount on directories that they may write to; allow_other requires
+/// user_allow_other in /etc/fuse.conf.
 ///
 /// Returns once the mount is ready. Its server runs in the background until it is unmounted or receives
 /// SIGTERM, and is restarted if it is killed. For /etc/fstab, link /sbin/mount.tombolo to this program:
@@ -37,7 +39,8 @@ pub use server::reason;
 pub struct MountArgs {
     /// Source: `nfs://HOST[:PORT]/NAME`, an export of an NFS server; `nfs+ssh://[USER@]HOST/PATH`, a
     /// directory of another host through ssh(1); `shm:SOCKET/NAME`, an export of a local server over shared
-    /// memory (for guests see below; `nfs+shm:` is NFS over it); or `dir:PATH`, a local directory.
+    /// memory: the path of its socket, then the export's name (for guests see below; `nfs+shm:` is NFS over
+    /// it); or `dir:PATH`, a local directory.
     source: Location,
     /// Mount point: an existing directory.
     mountpoint: PathBuf,

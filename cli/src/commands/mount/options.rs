@@ -29,6 +29,7 @@ pub struct MountOptions {
     /// `ask=PATTERN`: files that are never cached.
     pub ask: Vec<Pattern>,
     pub locks: Option<Locks>,
+    /// `threads=N`: number of threads that serve the mount's requests.
     pub threads: Option<usize>,
     pub submounts: Option<Submounts>,
     pub doorbell: Option<Doorbell>,
@@ -154,8 +155,8 @@ impl MountOptions {
         self.coherence.unwrap_or_else(|| if keeps() { Coherence::default() } else { Coherence::Strict })
     }
 
-    /// Returns the options of the NFS client: with coherence=strict it caches no attributes either, unless an
-    /// option says so.
+    /// Returns the NFS options to apply after those of the URL: those of `-o`, and before them `noac` for
+    /// coherence=strict if neither says how long attributes are cached.
     pub fn nfs_options(&self, url: &NfsOptions) -> NfsOptions {
         let said = url.clone().then(&self.nfs).attributes_kept();
         match self.coherence {

@@ -19,6 +19,10 @@ use source::Source;
 ///
 /// On a terminal, q quits, and the arrow keys, Page Up and Page Down scroll. Otherwise tables are printed one
 /// after the other. Latency is measured by the server, from the decoded request to its reply.
+///
+/// `total s` (time spent), `count`, `errors` and `MB` are totals since the server's start. `per second` and
+/// the latencies (mean, median, 99th percentile) are those since the last update; with --once, since the
+/// start.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TopArgs {

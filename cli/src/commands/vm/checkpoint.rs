@@ -18,8 +18,8 @@ use crate::failure::{Failure, OrCannot, Outcome};
 /// Create a checkpoint of a running VM, which continues, or of a suspended one.
 ///
 /// A checkpoint is a consistent copy of device state, memory and disk, for tombolo vm restore. A running
-/// guest loses its network card meanwhile, as in a suspension, and the time for which it was paused is
-/// printed.
+/// guest loses its network card meanwhile, as in a suspension, and with it the connections through --net
+/// user. The time for which it was paused is printed.
 #[derive(Args)]
 pub struct CheckpointArgs {
     /// Name of the VM.

@@ -51,8 +51,10 @@ use supervisor::RunArgs;
 
 /// Run virtual machines that can be suspended, checkpointed and cloned.
 ///
-/// The VMM is QEMU (7.2 or newer). A VM's directory, with its disk changes, memory and log, is in
-/// $XDG_STATE_HOME/tombolo (/var/lib/tombolo for root).
+/// The VMM is QEMU (7.2 or newer). A VM's directory, with its disk changes and memory, is in
+/// $XDG_STATE_HOME/tombolo (/var/lib/tombolo for root); tombolo vm show prints it. Its file `log` is that of
+/// the VMM and the servers, `console` the output of the guest's first serial port. There is no console input:
+/// log in over the network.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct VmArgs {
@@ -65,12 +67,17 @@ enum Action {
     Start(Box<StartArgs>),
     /// Boot an existing VM from its disk. It must be neither running nor suspended; the contents of its
     /// memory are lost.
+    ///
+    /// For a VM that was powered off, has failed, or died, for example with its host.
     Boot(Named),
     /// Suspend a VM and detach its network card. It can be resumed, and made into an image.
     Suspend {
         #[command(flatten)]
         vm: Named,
         /// Create an image of the VM in this new directory. The VM may be suspended already.
+        ///
+        /// The image is complete, and depends on no other (with --changes it needs its base). It contains the
+        /// guest's memory, so only its owner can read it.
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
         #[command(flatten)]
@@ -88,16 +95,23 @@ enum Action {
         checkpoint: Option<u32>,
     },
     /// Power off a VM, without a guest shutdown.
+    ///
+    /// The guest loses what it has not flushed, as in a power failure. To avoid that, shut down inside it.
     Stop(Named),
     /// List the VMs of this user.
+    ///
+    /// States, and commands for each: `running` (suspend, checkpoint, stop), `suspended` (resume, suspend
+    /// --to, checkpoint, restore), `off`, `failed: …` and `died` (boot, which loses its memory, or restore),
+    /// `starting` (wait, or stop if the command that started it was killed), `incomplete` (rm: a killed
+    /// clone).
     List,
     /// Show a VM, and the time and bytes of each step of its last resumption.
     Show(Named),
-    /// Remove a VM and its disk changes.
+    /// Remove a VM, with its disk changes, memory and checkpoints. Images made of it remain.
     Rm {
         #[command(flatten)]
         vm: Named,
-        /// Also remove a running VM.
+        /// Also remove a running VM: it is ended first, as by tombolo vm stop.
         #[arg(short, long)]
         force: bool,
     },
@@ -122,6 +136,9 @@ Examples:
   tombolo vm list";
 
 /// Boot a new VM. Its disk is based on DISK, which is not changed.
+///
+/// Returns once the VMM runs, before the guest has booted. At a logout the VM may end, or can no longer be
+/// suspended, unless lingering is enabled (loginctl enable-linger); a warning says so.
 #[derive(Args)]
 struct StartArgs {
     #[command(flatten)]
@@ -158,11 +175,15 @@ struct StartArgs {
 /// Host resources of a VM.
 #[derive(Args)]
 pub struct PlaceArgs {
-    /// Network: user[,hostfwd=tcp:127.0.0.1:PORT-:PORT]… (provided by QEMU), tap=INTERFACE, or none.
+    /// Network: user[,hostfwd=tcp:127.0.0.1:PORT-:PORT]… (provided by QEMU), tap=INTERFACE (an existing TAP
+    /// that this user may open), or none.
     #[arg(long, value_name = "NETWORK", default_value = "user", value_parser = network)]
     net: String,
     /// Share a tree with the guest through virtio-fs: a local directory, or a URL accepted by tombolo serve.
     /// Up to seven.
+    ///
+    /// The guest mounts it with `mount -t virtiofs TAG DIR`. It is detached while the VM is suspended or a
+    /// checkpoint is made: files open in it are lost.
     #[arg(long, value_name = "TAG=DIR|URL")]
     share: Vec<Share>,
     /// VMM program.
@@ -194,8 +215,17 @@ impl PlaceArgs {
 /// Create a VM that resumes where its image was suspended.
 ///
 /// Nothing is booted or copied: the image's memory and disk are read on demand, and changes are stored in the
-/// VM's own directory. The image must not change. The guest gets a new network card with its own address.
-/// Prints the time and bytes of each step of the start.
+/// VM's own directory. The guest gets a new network card with its own address; memory size, CPUs and CPU
+/// model are those of the image. Prints the time and bytes of each step of the start.
+///
+/// The guest must have released its network card at the suspension, and configure a new one when it appears,
+/// as systemd-networkd and NetworkManager do. Host name, machine id and host keys are the image's until the
+/// guest replaces them with the values on its identity disk: install /usr/share/doc/tombolo/examples/guest in
+/// it before making the image.
+///
+/// The image must not change: VMs of a changed image are refused. While the image's server is away, a guest
+/// that needs data not cached yet waits. To become independent of the image, make a full one of the clone:
+/// tombolo vm suspend NAME --to DIR, without --changes.
 #[derive(Args)]
 #[command(after_help = CLONE_EXAMPLES)]
 pub struct CloneArgs {
