@@ -67,7 +67,7 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
     )
 }
 
-/// Runs as the keeper of the guests' sockets across servers.
+/// Runs the keeper, which holds the guests' sockets while one server replaces another.
 fn keep(plan: &DiskPlan) -> Outcome {
     let sockets = guest_sockets(plan, &[])?;
     // Only the server knows which guest has access, so the keeper of a writable disk admits one guest.

@@ -30,9 +30,9 @@ pub struct PreparedDiskMount {
 /// Session of the mount; guests have lower numbers.
 const SESSION: SessionId = SessionId(u64::MAX);
 
-/// Kernel read-ahead of the file. A file mapped as memory is accessed at random, so read-ahead mostly wastes
-/// requests and host memory. It pays off only where each request crosses a network
-/// (docs/decisions/clones.md).
+/// Kernel read-ahead of the file, for a local disk and for others. A file mapped as memory is accessed at
+/// random, so read-ahead mostly wastes requests and host memory. It pays off only where each request crosses
+/// a network (docs/decisions/clones.md).
 const NEAR_READ_AHEAD_BYTES: u32 = 0;
 const FAR_READ_AHEAD_BYTES: u32 = 128 << 10;
 

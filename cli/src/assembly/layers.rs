@@ -23,7 +23,7 @@ use tombolo_sys::packet;
 use super::plan::overlay::{Bottom, mark_of_overlay};
 
 /// Message after which flushes are acknowledged at once, until [`GO_ON`] or an undo. As every message, it is
-/// answered by [`DONE`] or by an error text, and is a step of [`Switch`].
+/// answered by [`DONE`] or by an error text. Most messages call the method of [`Switch`] of the same name.
 pub const REST: &str = "rest";
 /// Message with a file: an empty overlay to be put over the present top layer. Changes wait for [`SETTLE`],
 /// [`TAKE_BACK`] or [`ABANDON`].
@@ -48,7 +48,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Maximum length of a message and of an answer.
 pub const BYTES_MAX: usize = 1024;
 
-/// Channel for the messages, and the slot of the base, of an overlay that is not open yet.
+/// Channel for the messages, and the slot of the disk below the changing layers, before [`Layers`] exists.
 pub struct PreparedLayers {
     channel: OwnedFd,
     bottom: Bottom,

@@ -82,8 +82,8 @@ impl<'a> Sandbox<'a> {
         }
     }
 
-    /// Enters the sandbox: drops all privileges that are no longer needed, for good. Returns the status, and
-    /// the broker of these directories, if one is needed, which has this process's view of mounts.
+    /// Enters the sandbox, unless it is off or impossible: drops all privileges that are no longer needed,
+    /// for good. Returns the status, and the broker of these directories, if one is needed.
     pub fn close(mut self, dirs: &[PathBuf]) -> Result<Closed, Failure> {
         let cannot = |error: SandboxError| {
             let word = if matches!(error, SandboxError::Stuck(_)) { "off" } else { "auto" };
@@ -92,6 +92,7 @@ impl<'a> Sandbox<'a> {
         };
         self.look_up_outside()?;
         let mut namespace = Namespace::enter(self.strictness, &self.needs).map_err(cannot)?;
+        // The broker is started in the namespace: it must have this process's view of mounts.
         let broker = self.broker(dirs)?;
         if !self.is_wanted() {
             // No sandbox is entered if the broker failed to start.

@@ -30,7 +30,7 @@ impl BrokerArgs {
     pub fn run(self) -> Outcome {
         const OPENING: &str = "open files for a server";
         let socket = std::io::stdin().as_fd().try_clone_to_owned().or_cannot(OPENING)?;
-        // A terminal's signals reach this process as well; it ends after the server.
+        // A terminal's signals reach this process too. It ignores them, because it must end after the server.
         let await_signals = || signals::on_stop(|_| {});
         broker::serve(socket, &self.exports, self.sandbox, await_signals).or_cannot(OPENING)
     }

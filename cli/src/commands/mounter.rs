@@ -89,7 +89,7 @@ impl MounterArgs {
         let places = places.collect::<Result<Vec<_>, _>>().map_err(io::Error::from);
         let mut places = places.or_cannot(MOUNTING)?;
         let socket = io::stdin().as_fd().try_clone_to_owned().or_cannot(MOUNTING)?;
-        // A terminal's signals reach this process as well; it ends after the server.
+        // A terminal's signals reach this process too. It ignores them, because it must end after the server.
         signals::on_stop(|_| {}).or_cannot(MOUNTING)?;
         let sockets = sockets(socket).or_cannot(MOUNTING)?;
         let mut answer = |request: &[u8], _: &[OwnedFd]| {

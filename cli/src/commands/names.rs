@@ -34,6 +34,7 @@ enum Request {
     AddressesOf(String),
 }
 
+/// Answer to a [`Request`]. `Groups` has the fields of [`UserGroups`].
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     Groups { groups: Vec<u32>, lacking: Option<String> },
@@ -64,7 +65,7 @@ impl NamesArgs {
                 "cannot drop capabilities for name look-ups"
             );
         }
-        // A terminal's signals reach this process as well; it ends after the server.
+        // A terminal's signals reach this process too. It ignores them, because it must end after the server.
         signals::on_stop(|_| {}).or_cannot(LOOKING_UP)?;
         thread::scope(|scope| {
             let start = |socket: OwnedFd| {

@@ -22,7 +22,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, Failure> {
 
 /// Splits a path into an existing directory and a path within it.
 fn split(path: &Path, end: End) -> io::Result<(PathBuf, Vec<u8>)> {
-    // The system follows links that lead outside the directory; a server of the directory cannot.
+    // The system resolves the path, because a server of the directory cannot follow links that lead outside.
     let target = path.canonicalize();
     match (&target, path.file_name(), end) {
         (Ok(target), _, End::Target) if target.is_dir() => Ok((target.clone(), Vec::new())),

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::quoted;
 use crate::location::encoded;
 
-/// Address of the host in QEMU's user network (slirp), at which a guest reaches the host's loopback only.
+/// Address in QEMU's user network (slirp) at which a guest reaches servers on the host's loopback address.
 const QEMU_HOST: &str = "10.0.2.2";
 
 /// Prints a line for each kind of client that can mount the export at this address. `host` is the name of
@@ -58,7 +58,7 @@ pub fn for_tls_clients(
     writeln!(out, "  tombolo:    tombolo mount {} DIR", quoted(&url))
 }
 
-/// Returns the interfaces for the `ready` line of NFS; empty if the address implies them.
+/// Returns the interfaces for the `ready` line of NFS; empty for the address of a single one.
 pub fn reach(ip: IpAddr) -> &'static str {
     match ip {
         ip if ip.is_loopback() => " interfaces=loopback",

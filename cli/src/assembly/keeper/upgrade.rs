@@ -96,8 +96,8 @@ impl Keeping {
         Ok(took)
     }
 
-    /// Kills a successor that does not serve, unless it has ended by itself. The old program is started
-    /// again.
+    /// Kills a successor that does not serve, unless it has ended by itself. The keeper then starts the old
+    /// program again.
     fn kill(&self, server: u32) {
         let running = lock(&self.running);
         // The number of a server that has ended may be another process's by now.

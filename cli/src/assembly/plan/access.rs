@@ -16,12 +16,11 @@ use crate::failure::{Failure, OrCannot};
 /// Extended attribute of access lists (acl(5)).
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
-/// Permissions of a new file with the content of a disk: those common to all files of the disk, minus the
-/// umask. The owner can always read and write it.
+/// Permissions of a new file with the content of a disk, and the group that the group's bits are meant for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     mode: u32,
-    /// Group of all source files, if they share one.
+    /// Group of all source files; `None` if they have several.
     gid: Option<u32>,
 }
 
@@ -29,8 +28,9 @@ impl Access {
     /// Access for the owner alone.
     pub const PRIVATE: Self = Self { mode: 0o600, gid: None };
 
-    /// Returns the permissions for a copy or an overlay of this disk. Permissions of an NBD server's disk are
-    /// unknown, so its copies are private.
+    /// Returns the permissions for a copy or an overlay of this disk: those common to all its files, minus
+    /// the umask; the owner can always read and write. Permissions of an NBD server's disk are unknown, so
+    /// its copies are private.
     pub fn of(disk: &DiskSource, umask: Mode) -> Result<Self, Failure> {
         let mut found = Vec::new();
         for layer in disk.layers()? {

@@ -139,7 +139,7 @@ impl DiskSource {
         NbdUrl::parse(word).is_some() || Tree::is_location(word)
     }
 
-    /// Returns the local image or block device, if the disk is one.
+    /// Returns the local file of the disk: an image, a block device or a redo log; `None` for other disks.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::Raw { path, .. }

@@ -189,8 +189,8 @@ fn only_stdio() -> Failure {
     Failure::usage(problem).remedy("use another server for them")
 }
 
-/// Id, in both directions, of users outside all ranges of `--map-users`, if there are any, and likewise of
-/// groups.
+/// Id that users outside all ranges of `--map-users` get in both directions, except an unmapped root;
+/// likewise for groups.
 const NOBODY: u32 = 65_534;
 
 fn id_map(options: &mut ServerOptions) -> Result<Option<IdMap>, Failure> {

@@ -429,8 +429,8 @@ fn cx() -> Ctx {
 }
 
 /// Returns the mark of a disk as recorded in a redo log (docs/formats/overlay.md): the modification times of
-/// its file and of the files below it. Of an overlay only the redo log counts, since an overlay verifies its
-/// own base.
+/// its file and of the files below it; empty for a block device or an NBD disk. Of an overlay only the redo
+/// log counts, since an overlay verifies its own base.
 fn mark_of(disk: &DiskSource, way: LinkPolicy) -> Result<Vec<u8>, Failure> {
     if let Some(location) = disk.location() {
         let Timestamp { secs, nanos } = attr_of(location)?.mtime;

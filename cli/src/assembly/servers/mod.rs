@@ -1,4 +1,5 @@
-//! Server of directories and disks.
+//! Server of directories and disks, for `tombolo serve` and `tombolo proxy`. A [`Server`] has a [`Serving`],
+//! the exports and front ends of one plan, for its command line, and one for each added session.
 //!
 //! Reading order: this module; `sessions`, the additional sessions of a proxy.
 
@@ -80,7 +81,7 @@ pub fn serve(plan: &Plan) -> Outcome {
     )
 }
 
-/// Runs as the keeper of the guests' sockets across servers.
+/// Runs the keeper, which holds the guests' sockets while one server replaces another.
 fn keep(plan: &Plan) -> Outcome {
     let sockets = guest_sockets(plan)?;
     // A server stores file handles in the in-flight area. A VMM that provided the area could replace them,
@@ -110,7 +111,7 @@ pub fn until_stopped<P, S>(
     announce: impl FnOnce(&S) -> io::Result<()>,
     end: impl FnOnce(&mut S) -> Outcome,
 ) -> Outcome {
-    // Both calls must precede open files and threads.
+    // The first call raises the limit on open files. Threads started after the second inherit its setting.
     DescriptorBudget::of_process();
     time_slices::request_short_slices();
     let prepared = prepare()?;
@@ -271,8 +272,8 @@ struct Serving {
 }
 
 impl Serving {
-    /// Opens the exports and disks, and starts NFS and the links. [`admit`](Self::admit) starts the other
-    /// front ends.
+    /// Opens the exports and disks, and starts NFS, NBD and the links. [`admit`](Self::admit) starts the
+    /// other front ends.
     fn open(plan: &Plan, places: Places) -> Result<(Self, Status, Counted), Failure> {
         let Places { sockets, ports, disks, broker, mounters } = places;
         let opened = plan.exports.iter().enumerate();
@@ -314,7 +315,7 @@ impl Serving {
         Ok((serving, status, counted))
     }
 
-    /// Begins to accept guests, mounts the trees on this host, and starts the front ends of the disks.
+    /// Begins to accept guests, also those of disks, and mounts the trees on this host.
     fn admit(&mut self, plan: &Plan) -> Outcome {
         for (guests, socket) in plan.front_ends.guests.iter().zip(&self.sockets) {
             let admitted =

@@ -141,8 +141,8 @@ fn tls(plan: &NfsPlan) -> Result<Option<Arc<ServerTls>>, Failure> {
     opened.map_err(|failure| failure.remedy(certificates::GIVE_TLS_DIR))
 }
 
-/// Reserves descriptors: a share of the free ones, or the minimum if few are free. Returns `None` if fewer
-/// are free.
+/// Reserves descriptors: a share of the free ones, or [`CONNECTIONS_MIN`] if few are free. Returns `None` if
+/// not even these are.
 fn for_connections(wanted: usize) -> Option<Share> {
     let account = DescriptorBudget::of_process();
     let share = account.cache(wanted);

@@ -54,7 +54,7 @@ pub fn serve(plan: &Plan) -> Outcome {
         let problem = format!("cannot {SERVING}: it is a terminal");
         return Err(Failure::usage(problem).remedy("let ssh start it: tombolo ls nfs+ssh://HOST/PATH"));
     }
-    // This call must precede open files and threads.
+    // This call raises the limit on open files, so it precedes them.
     DescriptorBudget::of_process();
     let null = File::options().read(true).write(true).open("/dev/null").or_cannot(SERVING)?;
     let (input, output) = process::take_standard_streams(null).map_err(io::Error::from).or_cannot(SERVING)?;

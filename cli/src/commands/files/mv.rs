@@ -110,7 +110,7 @@ impl MvArgs {
         }
     }
 
-    /// Renames where one side is a server.
+    /// Renames where a server is involved.
     fn rename_there(&self, source: &Location, opener: &mut Opener) -> Result<(), NotRenamed> {
         let from = opener.open(source, End::Name)?;
         let node = from.find_or_fail(Last::Keep)?;

@@ -275,7 +275,7 @@ fn is_key(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_lowercase()) && text.chars().all(is_in)
 }
 
-/// Returns `true` for a word that can be required and printed.
+/// Returns `true` for a word that `--needs` can name: not empty, no commas, nothing to escape when printed.
 fn is_word(text: &str) -> bool {
     !text.is_empty() && !text.contains(',') && shown::name(text.as_bytes()) == text
 }

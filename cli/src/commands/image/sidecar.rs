@@ -13,7 +13,7 @@ use crate::assembly::plan::overlay::sync_name;
 #[derive(Debug, Default)]
 pub struct FullSidecar {
     pub sidecar: Sidecar,
-    /// Digests of each file; empty where omitted.
+    /// Digests of each file, in the order of `sidecar.files`; empty where omitted.
     pub digests: Vec<Vec<Digest>>,
 }
 

@@ -53,7 +53,7 @@ pub fn spawn(mount: &Mount, options: &[String], log: LogArgs, role: Role<'_>) ->
     for list in options {
         command.args(["-o", list]);
     }
-    // The supervisor has another working directory, and later settings win.
+    // A relative path in `options` is overridden, because the supervisor has another working directory.
     if let BellArg::At(path) = &mount.options.bell {
         command.arg("-o").arg(format!("bell={}", path.display()));
     }

@@ -39,7 +39,7 @@ use crate::mount_point::{MountTable, mounted_at};
 /// a time limit, until the dead mount is unmounted.
 pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let mounting = format!("mount {} at {}", mount.source, mount.point.path.display());
-    // These calls must precede open files and threads.
+    // The first call raises the limit on open files. Threads started after the second inherit its setting.
     DescriptorBudget::of_process();
     time_slices::request_short_slices();
     let log = log.map(append).transpose().or_cannot(&mounting)?;

@@ -104,7 +104,7 @@ fn patience(options: &NfsOptions) -> Result<LinkLossPolicy, String> {
     })
 }
 
-/// Default wait of a soft mount: as long as over TCP.
+/// Default wait of a soft mount over shared memory: the default of `timeo=` over TCP.
 const SOFT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn directory(path: &Path) -> Result<std::path::PathBuf, Failure> {

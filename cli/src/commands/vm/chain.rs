@@ -345,7 +345,7 @@ pub fn thaw(home: &Home, number: u32) -> Outcome {
     let _ = fs::remove_file(&copy);
     fs::hard_link(home.file(&state(number)), &copy)
         .and_then(|()| {
-            // A rename between two links of one file removes neither.
+            // The old state is removed first: a rename between two links of one file has no effect.
             let _ = fs::remove_file(home.file(STATE));
             fs::rename(&copy, home.file(STATE))?;
             sync_name(&copy)

@@ -398,7 +398,7 @@ impl Run {
         let _ = fs::remove_dir(&self.own);
     }
 
-    /// Ends the processes that a killed supervisor has left, in the usual order, and removes their files.
+    /// Ends the processes that a killed supervisor has left, the VMM first, and removes their files.
     pub fn clear(&self) {
         if let Ok(mut monitor) = Monitor::connect(&self.monitor, || false, PATIENCE) {
             let _ = monitor.quit();

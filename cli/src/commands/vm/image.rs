@@ -107,7 +107,7 @@ pub fn remove_unfinished(home: &Home) {
     let record = home.file(UNFINISHED);
     let Ok(text) = fs::read(&record) else { return };
     let removed = remove_draft(home, &text);
-    // An image in an unreachable directory is removed another time.
+    // The record of an image in an unreachable directory is retained for a later attempt.
     if removed.map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |()| true) {
         let _ = fs::remove_file(record);
     }

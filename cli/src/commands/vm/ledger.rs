@@ -49,7 +49,7 @@ impl Ledger {
     }
 
     /// Charges the time since the last row to finding the image's cache, and counts the cache's work from now
-    /// on, including its work for other VMs. Does nothing after the first call.
+    /// on, including its work for other VMs. Does nothing if a cache is counted already.
     pub fn reads_through(&mut self, control: &Path) {
         if self.cache.is_some() {
             return;

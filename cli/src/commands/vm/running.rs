@@ -338,8 +338,8 @@ fn record_machine(home: &Home, monitor: &mut Monitor, doing: &str) -> Outcome {
     Ok(())
 }
 
-/// Plugs the devices again that the guest had released before a failure. QEMU refuses devices and back ends
-/// that it still has.
+/// Plugs the devices again that the guest had released before a failure. Errors are ignored, because QEMU
+/// refuses devices and back ends that it still has.
 fn plug_again(home: &Home, monitor: &mut Monitor) {
     let Ok(here) = home.here() else { return };
     let _ = monitor.open_identity(&home.file(IDENTITY));

@@ -88,7 +88,8 @@ impl Successor {
 
     /// Loads the device state of the paused guest.
     pub fn load(&mut self, home: &Home, until: Instant) -> Outcome {
-        // A page read while the guest ran may be cached with outdated contents.
+        // The successor must not have accessed the memory yet: a page read while the guest ran may be cached
+        // with outdated contents.
         match self.meter.as_mut().and_then(Meter::moved) {
             Some((0, 0)) => {}
             Some(_) => return Err(cannot(home, "it has accessed the memory too early".into())),

@@ -402,6 +402,7 @@ impl Server {
         Ok(Self { what, child, output, layers: None })
     }
 
+    /// Waits until the server is ready; fails if it ends first, or on a stop request.
     pub fn is_ready(&mut self, vm: &Vm<'_>, part: Part) -> Outcome {
         let starting = format!("serve the {} of VM {}", self.what, vm.home.name);
         let watching = |error| Failure::cannot(&starting, &error);

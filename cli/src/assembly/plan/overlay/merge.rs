@@ -179,7 +179,7 @@ fn put_in_place(new: &Path, old: &Path, modified: Option<SystemTime>) -> io::Res
     let (file, replaced) = (File::open(new)?, fs::metadata(old)?);
     // Without permission to do so, the file remains this user's.
     let _ = fchown(&file, Some(replaced.uid()), Some(replaced.gid()));
-    // In another group, the group's permissions would go to users who had none.
+    // A new file that remains in another group gets fewer group bits: that group had no such permissions.
     Access::like(&replaced).give(&file)?;
     if let Some(modified) = modified {
         file.set_times(FileTimes::new().set_modified(modified))?;

@@ -44,7 +44,7 @@ pub struct Sessions {
     /// `true` if no session can be added: the sandbox is strict, or the proxy ends when unused.
     is_confined: bool,
     inner: Mutex<Inner>,
-    /// Signalled after a change for which a thread may wait.
+    /// Signalled when a session's state has changed, and when the proxy begins to end.
     changed: Condvar,
 }
 
@@ -58,6 +58,7 @@ struct Inner {
 struct Session {
     start: Start,
     status: SessionStatus,
+    /// `None` before the session runs, and once its end has begun.
     serving: Option<Serving>,
 }
 
@@ -104,7 +105,7 @@ impl Sessions {
         obeyed.or_cannot("wait for signals")
     }
 
-    /// Restores the sessions of the previous run, each once its origin is reachable.
+    /// Begins to restore the sessions of the previous run; failed attempts are repeated.
     pub fn resume(self: &Arc<Self>) {
         let saved = lock(&self.inner).saved.all().clone();
         for (name, start) in saved {

@@ -335,7 +335,7 @@ impl Conversion {
         }
     }
 
-    /// Gives the copy its name, if the source has not changed.
+    /// Gives a temporary copy its name. Fails, and removes such a copy, if the source has changed.
     fn finish(&mut self) -> Outcome {
         if Version::of(&self.from, &*self.source)? != self.version {
             self.discard();

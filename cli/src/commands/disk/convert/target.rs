@@ -36,7 +36,8 @@ pub struct Target {
 enum Destination {
     /// Local file, written under a temporary name and renamed when complete.
     Temporary { name: PathBuf, access: Access, old: Option<Old> },
-    /// Remote file that does not exist yet, or was created by a conversion that has not progressed further.
+    /// File of a server (or of `dir:`) that does not exist yet, or was created by a conversion that has not
+    /// progressed further.
     New { mode: Mode, is_begun: bool },
     /// Existing target, overwritten in place.
     Existing,
