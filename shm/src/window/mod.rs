@@ -72,8 +72,8 @@ impl Window {
     }
 
     /// Copies the window to the [`WINDOW_BYTES`] from `offset` of `memory`, and counts changes in both until
-    /// the result is dropped. Changes block while the window is copied, for up to 1 ms. Fails if the memory is
-    /// read-only or too short, or if `offset` is not aligned to a cache line.
+    /// the result is dropped. Changes block while the window is copied, for up to 1 ms. Fails if the memory
+    /// is read-only or too short, or if `offset` is not aligned to a cache line.
     pub fn mirror(&self, memory: &Region, offset: usize) -> Result<WindowMirror, RegionError> {
         Ok(self.counts.add(format(memory, offset, 0)?))
     }
