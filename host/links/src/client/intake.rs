@@ -34,9 +34,9 @@
 //!    become leader, with a full fence in between on either side. Either the leader sees the registration, or
 //!    the caller becomes leader and arms.
 //! 3. A ring of the doorbell wakes once, and the next one requires arming again, with another number. The
-//! thread that sleeps on the doorbell reads the number of its rings, waits to become leader, takes out the
-//! messages, arms if calls are registered, and sleeps unless the number has changed. After each ring of the
-//! doorbell the message ring is therefore checked, and the line armed anew.
+//!    thread that sleeps on the doorbell reads the number of its rings, waits to become leader, takes out the
+//!    messages, arms if calls are registered, and sleeps unless the number has changed. After each ring of
+//!    the doorbell the message ring is therefore checked, and the line armed anew.
 //! 4. A leader that is about to poll for a while clears the flag, to spare the server a system call. It arms
 //!    when it leaves, by 1.
 //!
