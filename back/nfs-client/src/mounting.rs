@@ -331,7 +331,7 @@ pub(crate) async fn about(
     let fattr = nfs.getattr(caller, handle);
     let ((fsinfo, pathconf), fattr) = both(both(fsinfo, pathconf), fattr).await;
     let fsinfo = answered(fsinfo?)?;
-    // Not all servers support PATHCONF.
+    // A server may refuse PATHCONF (NFS3ERR_NOTSUPP); another failure of the call fails the mount.
     let pathconf = answered(pathconf?).ok();
     let fattr = answered(fattr?)?;
     let profile = Profile {

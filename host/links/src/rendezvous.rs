@@ -365,7 +365,7 @@ pub enum JoinError {
     /// The line could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// A thread or random numbers are not available.
+    /// A thread, a descriptor or random numbers are not available.
     #[error("no link over this memory: {0}")]
     Io(#[from] io::Error),
 }

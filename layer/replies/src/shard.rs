@@ -52,7 +52,7 @@ pub(super) enum EntryState {
     Answered(Answered),
 }
 
-/// An outcome kept for duplicates, and the time of the reply.
+/// An outcome kept for duplicates, and the time of the reply, or of the restart that restored the outcome.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub outcome: Outcome,

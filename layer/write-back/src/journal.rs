@@ -234,7 +234,7 @@ impl Journal {
         Ok(next..end)
     }
 
-    /// Removes the records of nodes of the cache that no row refers to any more.
+    /// Removes the records of these nodes of the cache, to which no row may refer any more.
     pub(crate) fn forget_records(&self, ids: &[u64]) -> Result<()> {
         let database = lock(&self.shared.ids);
         let transaction = database.unchecked_transaction().map_err(Error::io)?;

@@ -48,8 +48,8 @@ impl Default for CacheOptions {
     }
 }
 
-/// A [`Tree`] queried by path that caches the answers: attributes, absence, targets of links, small files and
-/// listings.
+/// A [`Tree`] queried by path that caches the answers: attributes, absence, granted access, targets of links,
+/// small files and listings.
 ///
 /// A cached answer is used only while the server's change counts say that nothing it depends on has changed;
 /// then it is available at once ([`Answer::Done`]) and no request is sent. Otherwise the answer is a future,

@@ -64,8 +64,8 @@ pub struct Request<'a> {
 pub struct Peer {
     /// Requested export.
     pub export: String,
-    /// Process of the peer, as attested by this kernel; `None` without a common kernel, in which case its
-    /// identities cannot be verified.
+    /// Process of the peer, as attested by this kernel; `None` on a link without a socket, even within one
+    /// host: then the peer's identities cannot be verified.
     pub credentials: Option<VerifiedPeer>,
     /// Incarnation of the client, as claimed by itself.
     pub client: Incarnation,

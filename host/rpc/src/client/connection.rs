@@ -130,7 +130,8 @@ impl Connection {
         (self.calls > 0).then(|| self.alive_at.max(self.waiting_since))
     }
 
-    /// Records an answered call: if the connection is lost later, it is re-established at once.
+    /// Records an answered call: if the connection is lost later, the next attempt is not delayed, unless a
+    /// reply was malformed.
     pub(super) fn answered(&mut self) {
         self.useful = true;
         self.back_off = BACK_OFF.0;

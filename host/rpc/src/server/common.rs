@@ -26,7 +26,7 @@ pub(super) struct Common {
     pub(super) lines: Lines,
 }
 
-/// Rate limits of the log messages that clients can cause, one for each message.
+/// Rate limits of some log messages that clients can cause, one for each message.
 #[derive(Default)]
 pub(super) struct Lines {
     pub(super) refused: RateLimit,

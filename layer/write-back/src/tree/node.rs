@@ -192,7 +192,7 @@ impl Node {
         self.ask(Set::XATTRS);
     }
 
-    /// Returns the length of all changes of extended attributes except this one, in bytes.
+    /// Returns the length of the names and values of all changed extended attributes except `but`, in bytes.
     pub(crate) fn xattr_bytes(&self, but: &[u8]) -> usize {
         let others = self.xattrs.iter().filter(|(name, _)| name[..] != *but);
         others.map(|(name, value)| name.len() + value.as_ref().map_or(0, |value| value.len())).sum()
