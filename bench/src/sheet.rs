@@ -238,7 +238,8 @@ impl<'a, R: Named + DeserializeOwned, C: DeserializeOwned> Sheet<'a, R, C> {
         Ok(sheet)
     }
 
-    /// Returns a size. A missing one is 0, which no table can measure with.
+    /// Returns a number of the sheet, such as a count of files or seconds; 0 if the sheet has none of this
+    /// name.
     pub fn number(&self, name: &str) -> usize {
         let [full, quick] = self.written.numbers.get(name).copied().unwrap_or_default();
         self.plan.scaled(full, quick)

@@ -25,7 +25,7 @@ bitflags! {
         const CREATE = libc::FAN_CREATE;
         /// A name was removed, of a file or directory.
         const DELETE = libc::FAN_DELETE;
-        /// The file was removed together with its last name.
+        /// The file or directory no longer exists: it has no name, and is not open any more.
         const DELETE_SELF = libc::FAN_DELETE_SELF;
         /// The event concerns a directory; combined with another kind.
         const TO_DIRECTORY = libc::FAN_ONDIR;

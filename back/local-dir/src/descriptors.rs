@@ -154,8 +154,9 @@ impl Session {
             let stat = self.is_local(node).then(|| stat::stat(descriptor.as_fd()).ok()).flatten();
             match stat.filter(|stat| stat.links == 0) {
                 Some(stat) => slow = is_big(&stat).then_some(descriptor),
-                // The client may use the node's number again (open retry), so the handle is stored. A
-                // retained descriptor would keep the space of a file that is deleted later.
+                // The client's kernel may have put the node's number into a file handle and look it up
+                // again, so the handle is stored. A retained descriptor would keep the space of a file that
+                // is deleted later.
                 None if !is_findable => {
                     let handle = FileHandle::of(descriptor.as_fd());
                     handle.into_iter().for_each(|(handle, _)| self.table.remember_handle(node, handle));

@@ -102,8 +102,8 @@ pub(crate) struct Freed {
 /// Number of parts of the table, each with a lock of its own.
 const SHARDS: usize = 16;
 
-/// Maximum number of forgotten nodes whose numbers a shard retains, for clients that use them once more (open
-/// retry).
+/// Maximum number of forgotten nodes whose numbers a shard retains: the client's kernel puts numbers into
+/// file handles (open_by_handle_at(2)), and may look them up after it has forgotten the node.
 const FORGOTTEN_MAX: usize = 1024;
 
 /// All nodes of a session except the root.
@@ -137,9 +137,9 @@ struct NodeSlot {
     /// Number of open files of this node, which have descriptors of their own.
     openings: u32,
     anchor: Anchor,
-    /// `true` if the file was last known alive within a clock tick of its birth, and has no descriptor that
-    /// keeps it alive. If it has been deleted since, another file may have got its inode number and birth
-    /// within the same tick: only the handle tells them apart.
+    /// `true` if the file was last known alive within a clock tick of its birth, and the node has no
+    /// descriptor. Ignored while files of it are open. If it has been deleted since, another file may have
+    /// got its inode number and birth within the same tick: only the handle tells them apart.
     ambiguous: bool,
     naming: Naming,
 }

@@ -35,8 +35,9 @@ use crate::service::status::{EndpointStatus, ExportStatus};
 /// Maximum number of pending requests on a local disk.
 const PENDING_MAX: usize = 1 << 17;
 
-/// Maximum time for which a checkpoint waits for outstanding requests; shorter than the wait for the VMM's
-/// answer. A request that is missing from a device state is never answered.
+/// Maximum time to wait for a disk's outstanding requests when its VM is checkpointed or suspended; shorter
+/// than the wait for the VMM's answer (`vm::running::PATIENCE`). A device state does not contain them, and a
+/// guest restored from it would wait for them for ever, so the command fails if any remain.
 const CHECKPOINT_DRAIN_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Time after which the flush at the end counts as delayed, by a slow disk or an unreachable server. The

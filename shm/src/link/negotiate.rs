@@ -139,8 +139,8 @@ impl Agreement {
 }
 
 impl Hello {
-    /// Returns the hello of a client that requests at most these slots, back slots and bytes, the only export
-    /// over vrpc, and requires no extension.
+    /// Returns the hello of a client that requests at most these slots, slots of the back ring and bytes, the
+    /// protocol vrpc, and the server's only export. It offers and requires no extension.
     pub fn new(client: Incarnation, slots: u32, back_slots: u32, bytes: u64) -> Hello {
         Hello {
             version_min: VERSION,

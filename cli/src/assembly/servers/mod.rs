@@ -388,7 +388,7 @@ impl Serving {
         self.disks.iter().try_for_each(|disk| disk.announce(out, &mut index))
     }
 
-    /// Returns the NFS server of `--stdio`, which [`stdio`] gives its connections; `None` without
+    /// Returns the NFS server of `--stdio`, to which the module [`stdio`] passes connections; `None` without
     /// that option.
     fn stdio(&self) -> Option<Arc<NfsServer>> {
         self.nfs.as_ref().and_then(NfsServers::stdio)

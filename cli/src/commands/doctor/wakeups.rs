@@ -13,7 +13,8 @@ use super::Finding;
 const NAME: &str = "wake-ups";
 const HALT_POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
 const ROUND_TRIPS: usize = 500;
-/// Latency above which a guest with one outstanding request spends more time on wake-ups than on service.
+/// Round-trip time between cores from which wake-ups are reported as slow: a guest with one outstanding
+/// request then mostly spends more time on them than on service.
 const SLOW: Duration = Duration::from_micros(25);
 
 pub(super) fn finding() -> Finding {

@@ -15,7 +15,8 @@ use crate::table::table;
 ///
 /// The catalogue is the file catalogue.toml in the directory of the images, written by hand: `version = 1`,
 /// and for each image a table `[[image]]` with its name (that of its subdirectory) and properties, such as
-/// os, mem, disk and cpus.
+/// `name = "debian-gcc"`, `os = "debian"`, `mem = "512M"`, `disk = "8G"`, `cpus = 2`,
+/// `app = ["gcc", "make"]`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageListArgs {

@@ -71,19 +71,22 @@ enum Action {
     /// For a VM that was powered off, has failed, or died, for example with its host.
     Boot(Named),
     /// Suspend a VM and detach its network card. It can be resumed, and made into an image.
+    ///
+    /// The guest must have booted, and support PCI hotplug: if it does not release its network card and
+    /// shares in time, the command fails and the VM continues.
     Suspend {
         #[command(flatten)]
         vm: Named,
         /// Create an image of the VM in this new directory. The VM may be suspended already.
         ///
         /// The image is complete, and depends on no other (with --changes it needs its base). It contains the
-        /// guest's memory, so only its owner can read it.
+        /// guest's memory, so only its owner can read it: chmod -R a+rX DIR before it is served to others.
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
         #[command(flatten)]
         how: ImageArgs,
     },
-    /// Resume a suspended VM.
+    /// Resume a suspended VM, with the network and shares that it was created with.
     Resume(Named),
     Checkpoint(CheckpointArgs),
     /// Restore a VM to a checkpoint, suspended. It must not be running. Later checkpoints, and all changes
@@ -143,7 +146,8 @@ Examples:
 struct StartArgs {
     #[command(flatten)]
     vm: Named,
-    /// Base of the VM's disk: a local file or a URL, as for tombolo disk.
+    /// Base of the VM's disk: a local file or a URL, as for tombolo disk. It must remain, unchanged, as long
+    /// as the VM exists. The name decides the format: a qcow2 image must end in .qcow2.
     #[arg(long, value_name = "DISK")]
     disk: PathBuf,
     /// Memory size in bytes; K, M and G are powers of 1024.
@@ -215,8 +219,8 @@ impl PlaceArgs {
 /// Create a VM that resumes where its image was suspended.
 ///
 /// Nothing is booted or copied: the image's memory and disk are read on demand, and changes are stored in the
-/// VM's own directory. The guest gets a new network card with its own address; memory size, CPUs and CPU
-/// model are those of the image. Prints the time and bytes of each step of the start.
+/// VM's own directory. The guest gets a new network card with its own address; memory size, CPUs, CPU
+/// model and accelerator are those of the image. Prints the time and bytes of each step of the start.
 ///
 /// The guest must have released its network card at the suspension, and configure a new one when it appears,
 /// as systemd-networkd and NetworkManager do. Host name, machine id and host keys are the image's until the
@@ -229,7 +233,7 @@ impl PlaceArgs {
 #[derive(Args)]
 #[command(after_help = CLONE_EXAMPLES)]
 pub struct CloneArgs {
-    /// Image: a local directory, or a URL. With --needs, the directory above several images, with the file
+    /// Image: a local directory, or a URL such as nfs://HOST/NAME/DIR. With --needs, the directory above several images, with the file
     /// catalogue.toml that lists their properties (see `tombolo image list --help`).
     image: PathBuf,
     #[command(flatten)]

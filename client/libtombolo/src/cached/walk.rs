@@ -227,7 +227,8 @@ impl Walk<'_> {
     }
 }
 
-/// Returns `known`, with all that is cached about it, if it is the node found; otherwise a new cached node.
+/// Returns `known`, with all that is cached about it, if it is the node found and not the root; otherwise a
+/// new cached node.
 fn same_or_new(known: Option<Arc<CachedNode>>, found: Node) -> Arc<CachedNode> {
     let is_same = |known: &Arc<CachedNode>| known.id() == found.id() && known.id() != NodeId::ROOT;
     known.filter(is_same).unwrap_or_else(|| Arc::new(CachedNode::new(found)))

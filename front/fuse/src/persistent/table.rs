@@ -129,7 +129,8 @@ impl FreeRecords {
         Ok(index)
     }
 
-    /// Discounts a free record that is in use for its former node again; its queue entry is skipped later.
+    /// Stops counting a record as free: it is in use for its former node again. Its queue entry is skipped
+    /// later.
     fn revived(&mut self) {
         self.count = self.count.saturating_sub(1);
     }

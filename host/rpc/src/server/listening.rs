@@ -81,6 +81,10 @@ impl Listening {
         }
         let watched = self.watch(epoll);
         self.paused_until = watched.is_err().then(|| now + PAUSE);
+        if watched.is_err() {
+            // Some sockets may be registered, and would be refused the next time.
+            self.ignore(epoll);
+        }
     }
 
     /// Accepts connections waiting at a socket, up to a limit.

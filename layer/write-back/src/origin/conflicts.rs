@@ -21,7 +21,7 @@ use crate::tree::{Layer, MADE_HERE, Node, Piece, Set, Target, Tree, is_hidden};
 impl Round {
     /// Copies the local version of a file to a new local file with a conflict name, with the origin's data in
     /// ranges not written locally. `theirs` are the attributes at the origin; `None` if the file is gone.
-    /// `met_in` is the directory in which the file was found, used to name the new file.
+    /// `met_in` is the directory in which the file was found; used only if no name of the file is known.
     pub(super) async fn keep_ours(
         &self,
         chosen: &Chosen,

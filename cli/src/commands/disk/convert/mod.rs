@@ -40,7 +40,7 @@ use target::{Prepared, Target};
 /// Copy a disk to another format or place.
 ///
 /// FROM and TO are raw and qcow2 images, block devices, disks of NBD servers, or files on NFS servers. FROM
-/// may also be an overlay.
+/// may also be an overlay. A local FROM that others write to is refused.
 ///
 /// Holes are preserved, blocks of zeroes become holes, and many pieces are copied concurrently. A local file
 /// is written as .NAME.tombolo-part in the same directory and renamed when it is complete and durable; an

@@ -1,4 +1,5 @@
-//! Targets that cannot hold a named file: pipes, sockets, devices, open files in /proc.
+//! Targets that a copy can neither replace nor be created in, so that it writes to them: pipes, sockets,
+//! devices, open files in /proc.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
