@@ -15,7 +15,7 @@
 #include <time.h>
 #include <tombolo.h>
 
-enum { TRIES = 6000, STATS = 200000 };
+enum { PATIENCE_S = 120, STATS = 200000 };
 
 static struct tombolo_tree *tree;
 
@@ -37,35 +37,36 @@ static unsigned long long asked(void)
     return tombolo_counts(tree, &counts) ? 0 : counts.asked;
 }
 
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + now.tv_nsec / 1e9;
+}
+
 /* Waits for `size`, or an error number, and then for answers that need no request. */
 static void await(long round, const char *what, const char *path, long long size)
 {
-    for (int tries = 0; size_of(path) != size; tries++) {
-        if (tries == TRIES) {
+    double end = seconds() + PATIENCE_S;
+    while (size_of(path) != size) {
+        if (seconds() > end) {
             printf("round %ld: %s is %lld, not %lld\n", round, path, size_of(path), size);
             exit(1);
         }
         pause_ms(2);
     }
     printf("%ld %s\n", round, what);
-    for (int tries = 0;; tries++) {
+    for (;;) {
         unsigned long long before = asked();
         size_of("content"), size_of("name"), size_of("dir/below");
         if (asked() == before)
             break;
-        if (tries == TRIES) {
+        if (seconds() > end) {
             printf("round %ld: every question is asked after %s\n", round, what);
             exit(1);
         }
         pause_ms(2);
     }
-}
-
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec + now.tv_nsec / 1e9;
 }
 
 int main(int count, char **words)

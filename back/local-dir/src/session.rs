@@ -65,7 +65,8 @@ impl LocalSession {
 impl Drop for Session {
     fn drop(&mut self) {
         self.notices.end();
-        self.export.watchers.ended();
+        // Without a subscriber changes are not counted, so that versions from before must not hold again.
+        self.export.watchers.ended(|| self.export.changed_everything());
         if self.watch.is_completed() {
             self.export.host_watch.end();
         }

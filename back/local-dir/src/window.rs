@@ -7,7 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tombolo_core::fs::{Attr, FileSystem, NodeId, Version, Versions};
+use tombolo_core::fs::{Attr, FileSystem, NodeId, Version, Versions, WindowMirror};
 use tombolo_core::{Answer, Ctx};
 use tombolo_mem::{LinesMut, Region};
 use tombolo_shm::window::{Counts, Window};
@@ -37,8 +37,10 @@ impl Versions for LocalSession {
         self.0.export.window().map(Window::memory)
     }
 
-    fn mirror(&self, memory: &Region, offset: usize) -> Option<Box<dyn Send + Sync>> {
-        let mirror = self.0.export.window()?.mirror(memory, offset);
+    fn mirror(&self, memory: &Region, offset: usize) -> Option<Box<dyn WindowMirror>> {
+        // Otherwise no version is ever valid.
+        let window = self.0.export.window().filter(|_| self.0.export.options.watch_host)?;
+        let mirror = window.mirror(memory, offset);
         mirror
             .inspect_err(|error| tracing::warn!(%error, "no change counters for a guest: it revalidates"))
             .ok()

@@ -14,7 +14,7 @@ use tombolo_host_links::control_socket::Watcher;
 use tombolo_host_links::rendezvous::{self, JoinError};
 use tombolo_host_links::shared_memory::{MemoryError, MemoryLocation, SharedMemory};
 use tombolo_shm::doorbell::Mode;
-use tombolo_shm::link::{Incarnation, NAME_BYTES_MAX, Protocol, RefusalCode, Refused};
+use tombolo_shm::link::{Features, Incarnation, NAME_BYTES_MAX, Protocol, RefusalCode, Refused};
 use tombolo_sys::random;
 
 use super::shm::{NotReachable, ShmEndpoint, ShmLocation, ShmParts};
@@ -141,7 +141,9 @@ impl Connector {
             .map_err(|errno| NotMounted::new(Reason::from(&std::io::Error::from(errno))))?;
         let options = ConnectOptions::new(name, "tombolo", Incarnation(client))
             .map_err(|error| NotMounted::new(Reason::from(&error)))?;
-        let options = ConnectOptions { protocol, ..options };
+        // Mounts and commands check nothing in a window, and its mirror costs the server time.
+        let offered = options.offered.without(Features::WINDOW_MIRROR);
+        let options = ConnectOptions { protocol, offered, ..options };
         Ok(Self { at, options, link: link.clone() })
     }
 

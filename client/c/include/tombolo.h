@@ -89,13 +89,15 @@ struct tombolo_counts {
  *
  * `place` is the path of a UNIX socket, or memory that the server's host shares with this guest: "shm+mmapper:" (User
  * Mode Linux), "shm+pci:" or "shm+pci:BDF" (ivshmem), "shm+file:PATH" (the file itself). Memory carries one tree or
- * mount at a time, only root can open the devices, and any process that can write it may falsify answers. If the
- * server is killed, cached answers are used for up to five seconds more (six with a bell).
+ * mount at a time, only root can open the devices, and any process that can write it may falsify answers. A bell of the
+ * guest (/dev/ttyS1 of User Mode Linux, the virtio port tombolo.bell) is used if it exists. If the server is killed,
+ * cached answers are used for up to five seconds more (six with a bell).
  *
- * -ECONNREFUSED: no server listens there; -ENOTSOCK: another kind of socket, or not a socket; -ENOENT: no such
- * export, or file; -ENODEV: no such device; -ENOTUNIQ: several devices, and none is named; -EBUSY: the memory has
- * another client, or no server any more; -EACCES: the server does not permit this user; -EUSERS: it has too many
- * clients; -EPROTO: another version, or a malformed answer; -ETIMEDOUT, -ECONNRESET: the server does not answer, or
+ * -EINVAL: `place` begins with "shm+", and is none of these; -ECONNREFUSED: no server listens there; -ENOTSOCK: another
+ * kind of socket, or not a socket; -ENOENT: no such export, file, or /dev/mmapper; -ENODEV: no such PCI device;
+ * -ENOTUNIQ: several, and none is named; -EBUSY: the memory has another client, or no server any more; -EACCES: the
+ * server, or the file or device, does not permit this user; -EUSERS: the server has too many clients; -EPROTO: another
+ * version, a malformed answer, or memory of an impossible size; -ETIMEDOUT, -ECONNRESET: the server does not answer, or
  * ended; -EMFILE, -ENFILE, -ENOMEM, -EAGAIN: no descriptor, memory or thread.
  */
 int tombolo_open(const char *place, const char *export_name, struct tombolo_tree **tree);

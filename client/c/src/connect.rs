@@ -49,16 +49,23 @@ pub(crate) fn attach(place: &[u8], name: &[u8]) -> Result<Tree, Failure> {
     Tree::attach(&export, user).map_err(|error| reason(&error))
 }
 
-/// Returns the memory that `place` names; `None` if it is the path of a socket.
+/// Returns the memory that `place` names; `None` if it is the path of a socket. Fails with `EINVAL` if it
+/// begins with `shm+` and is none of the three.
 fn memory_at(place: &[u8]) -> Result<Option<MemoryLocation>, Failure> {
     if let Some(path) = place.strip_prefix(b"shm+file:") {
         return Ok(Some(MemoryLocation::File(OsStr::from_bytes(path).into())));
     }
-    if let Some(address) = place.strip_prefix(b"shm+pci:") {
-        let address = std::str::from_utf8(address).map_err(|_| Failure(-libc::ENODEV))?;
+    if let Some(address) = place.strip_prefix(b"shm+pci:")
+        && !address.contains(&b'/')
+    {
+        let address = std::str::from_utf8(address).map_err(|_| Failure::INVALID)?;
         return Ok(Some(MemoryLocation::Pci((!address.is_empty()).then(|| address.into()))));
     }
-    Ok((place == b"shm+mmapper:").then(|| MemoryLocation::Mmapper(DEVICE.into())))
+    match place {
+        b"shm+mmapper:" => Ok(Some(MemoryLocation::Mmapper(DEVICE.into()))),
+        place if place.starts_with(b"shm+") => Err(Failure::INVALID),
+        _ => Ok(None),
+    }
 }
 
 /// Returns the identity with which this thread opens files.
@@ -115,6 +122,7 @@ fn of_memory(error: &MemoryError) -> c_int {
         // No server has written the page yet.
         MemoryError::Page { source: PageError::Blank, .. } => libc::ECONNREFUSED,
         MemoryError::Page { .. } | MemoryError::Length { .. } => libc::EPROTO,
+        MemoryError::Region(RegionError::Size { .. }) => libc::EPROTO,
         MemoryError::Region(RegionError::NoDevice { .. }) => libc::ENODEV,
         MemoryError::Region(RegionError::Several { .. }) => libc::ENOTUNIQ,
         MemoryError::Region(RegionError::Io { source, .. }) => source.raw_os_error().unwrap_or(libc::EIO),

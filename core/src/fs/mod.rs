@@ -27,7 +27,9 @@ mod watermarks;
 
 pub use attr::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
 pub use backing::{BackingFile, BackingFiles};
-pub use changes::{Changes, NOTICE_BYTES, Notice, NoticeQueue, Notices, Version, Versions, Watchers};
+pub use changes::{
+    Changes, NOTICE_BYTES, Notice, NoticeQueue, Notices, Version, Versions, Watchers, WindowMirror,
+};
 pub use descriptors::Descriptors;
 pub use dir::{DirBudget, DirEntry, DirPage};
 pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};

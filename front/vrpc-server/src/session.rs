@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tombolo_core::fs::FileSystem;
+use tombolo_core::fs::{FileSystem, WindowMirror};
 use tombolo_core::{Budget, Ctx, Identity, KeyProperties, RequestId, RequestKey, SessionId};
 use tombolo_host_links::ProtocolError;
 use tombolo_host_links::server::{IdentityPolicy, LinkCutter, Request as Raw, Responder, Session};
@@ -90,7 +90,7 @@ impl Session for LinkSession {
         self.0.file_system.versions()?.window()
     }
 
-    fn mirror_window(&self, memory: &Region, offset: usize) -> Option<Box<dyn Send + Sync>> {
+    fn mirror_window(&self, memory: &Region, offset: usize) -> Option<Box<dyn WindowMirror>> {
         self.0.file_system.versions()?.mirror(memory, offset)
     }
 

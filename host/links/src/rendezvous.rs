@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
+use tombolo_core::fs::WindowMirror;
 use tombolo_core::lock;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{
@@ -171,8 +172,15 @@ struct PageServer {
     current: Arc<CurrentClient>,
 }
 
-/// The mirror of a session's window in the shared memory. It is maintained until this is dropped.
-type Mirror = Box<dyn Send + Sync>;
+/// The mirror of a session's window in the memory.
+struct Mirror(Box<dyn WindowMirror>);
+
+impl Mirror {
+    /// Invalidates all versions, when the link ends and changes may not be counted any more.
+    fn invalidate(&self) {
+        self.0.invalidate();
+    }
+}
 
 enum LinkStage {
     /// No client, or one whose hello was refused.
@@ -198,14 +206,17 @@ impl PageServer {
     /// Advances the handshake, and ends the link if either side has ended it. Fails if the memory was lost.
     fn step(&mut self, now: Instant) -> Result<(), PageError> {
         match self.handshake.step(now)? {
-            ServerStep::Nothing | ServerStep::Busy => {}
+            ServerStep::Nothing => {}
+            // Another server has taken the memory, in which nothing may be written any more.
+            ServerStep::Busy => self.end(EndReason::Died, |_| ()),
             ServerStep::Asked(hello) => self.handle_hello(&hello, now)?,
             ServerStep::Ready(ends) => self.begin(*ends, now)?,
-            ServerStep::Over(end) => self.end(end.into()),
+            ServerStep::Over(end) => self.end(end.into(), Mirror::invalidate),
         }
         match std::mem::replace(&mut self.stage, LinkStage::Free) {
             LinkStage::Running { handle, poll_interval, mirror } => match handle.end() {
                 Some(end) => {
+                    mirror.iter().for_each(Mirror::invalidate);
                     self.handshake.goodbye(&goodbye(&end))?;
                     self.stage = LinkStage::Ending { handle };
                 }
@@ -288,7 +299,7 @@ impl PageServer {
         let is_offered = agreement.features.contains(Features::WINDOW_MIRROR);
         let own = self.handshake.own_end();
         let offset = is_offered.then(|| own.tail(WINDOW_BYTES, &agreement.layout)).flatten()?;
-        session.mirror_window(own.region(), offset)
+        session.mirror_window(own.region(), offset).map(Mirror)
     }
 
     fn begin(&mut self, ends: Ends, now: Instant) -> Result<(), PageError> {
@@ -318,11 +329,18 @@ impl PageServer {
         Ok(())
     }
 
-    fn end(&mut self, end: EndReason) {
-        if let LinkStage::Running { handle, .. } = std::mem::replace(&mut self.stage, LinkStage::Free) {
-            tracing::info!(link = &*self.label, why = %end, "link ended");
-            handle.cut(end);
-            self.stage = LinkStage::Ending { handle };
+    /// Ends the link, if there is one, after `end_mirror`.
+    fn end(&mut self, end: EndReason, end_mirror: fn(&Mirror)) {
+        match std::mem::replace(&mut self.stage, LinkStage::Free) {
+            LinkStage::Running { handle, mirror, .. } => {
+                tracing::info!(link = &*self.label, why = %end, "link ended");
+                mirror.iter().for_each(end_mirror);
+                drop(mirror);
+                handle.cut(end);
+                self.stage = LinkStage::Ending { handle };
+            }
+            stage @ LinkStage::Ending { .. } => self.stage = stage,
+            LinkStage::Free | LinkStage::Welcomed { .. } => {}
         }
     }
 
@@ -331,6 +349,9 @@ impl PageServer {
             && let Err(error) = self.handshake.goodbye(&Goodbye::new(Cause::Leaving, ""))
         {
             tracing::warn!(%error, "cannot send goodbye");
+        }
+        if let LinkStage::Running { mirror, .. } = &self.stage {
+            mirror.iter().for_each(Mirror::invalidate);
         }
         self.stage = LinkStage::Free;
         self.clear_current();

@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use tombolo_core::fs::WindowMirror;
 use tombolo_mem::LinesMut;
 
 use super::Counts;
@@ -19,9 +20,9 @@ pub(super) struct MirroredCounts {
 
 type List = Arc<RwLock<Vec<Arc<Counts<LinesMut>>>>>;
 
-/// A copy of a window, current until this is dropped. Then its epoch changes, so that no version holds in it.
+/// A copy of a window, in which changes are counted until this is dropped.
 #[derive(Debug)]
-pub struct WindowMirror {
+pub struct Mirror {
     counts: Arc<Counts<LinesMut>>,
     all: List,
 }
@@ -31,34 +32,42 @@ impl MirroredCounts {
         Self { own, all: List::default() }
     }
 
-    /// Makes the additions of `add` to the window and to each mirror.
+    /// Makes the additions of `add` to each mirror and to the window. The window is the last, so that a
+    /// version taken from it contains no addition that a mirror lacks: with another change of the slot,
+    /// counted in the mirror only, it would seem valid.
     #[inline]
     pub(super) fn each(&self, add: impl Fn(&Counts<LinesMut>)) {
         let mirrors = self.all.read().unwrap_or_else(PoisonError::into_inner);
-        add(&self.own);
         mirrors.iter().for_each(|mirror| add(mirror));
+        add(&self.own);
     }
 
     /// Makes these counts a mirror.
-    pub(super) fn add(&self, mirror: Counts<LinesMut>) -> WindowMirror {
+    pub(super) fn add(&self, mirror: Counts<LinesMut>) -> Mirror {
         let counts = Arc::new(mirror);
         let mut mirrors = self.all.write().unwrap_or_else(PoisonError::into_inner);
         counts.copy(&self.own.as_readable());
         mirrors.push(Arc::clone(&counts));
-        WindowMirror { counts, all: Arc::clone(&self.all) }
+        Mirror { counts, all: Arc::clone(&self.all) }
     }
 }
 
-impl Drop for WindowMirror {
+impl WindowMirror for Mirror {
+    fn invalidate(&self) {
+        self.counts.everything();
+    }
+}
+
+impl Drop for Mirror {
     fn drop(&mut self) {
         let mut mirrors = self.all.write().unwrap_or_else(PoisonError::into_inner);
         mirrors.retain(|mirror| !Arc::ptr_eq(mirror, &self.counts));
-        self.counts.everything();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use tombolo_mem::Region;
@@ -67,7 +76,7 @@ mod tests {
     use crate::window::{SLOTS, WINDOW_BYTES, Window, WindowReader};
 
     /// Returns a mirror behind a page of other data, and its reader.
-    fn mirrored(window: &Window) -> (WindowMirror, WindowReader) {
+    fn mirrored(window: &Window) -> (Mirror, WindowReader) {
         let region = Region::heap(4096 + usize::try_from(WINDOW_BYTES).expect("small"));
         let mirror = window.mirror(&region, 4096).expect("a mirror");
         (mirror, WindowReader::at(&region, 4096).expect("readable"))
@@ -92,8 +101,27 @@ mod tests {
         assert!(!reader.counts().holds(&version));
         let version = window.readable().version(5).expect("nothing in progress");
         assert!(reader.counts().holds(&version));
-        drop(mirror);
+        mirror.invalidate();
         assert!(!reader.counts().holds(&version), "nothing is counted in it any more");
+    }
+
+    /// Makes a change between the additions of another change to mirror and window.
+    #[test]
+    fn version_from_before_answered_change_never_holds() {
+        let window = Window::create().expect("a window");
+        let (_mirror, reader) = mirrored(&window);
+        let made = Cell::new(false);
+        window.count(|counts| {
+            counts.changed(5);
+            if !made.replace(true) {
+                let version = window.readable().version(5).expect("nothing in progress");
+                window.count(|counts| counts.begun(5));
+                window.count(|counts| counts.ended(5));
+                assert!(!reader.counts().holds(&version));
+            }
+        });
+        let version = window.readable().version(5).expect("nothing in progress");
+        assert!(reader.counts().holds(&version), "both have the same changes in the end");
     }
 
     #[test]

@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering;
 use tombolo_mem::{LINE_BYTES, Lines, LinesMut, OutOfBounds, Region};
 
 pub use self::counts::Counts;
+pub use self::mirror::Mirror;
 use self::mirror::MirroredCounts;
-pub use self::mirror::WindowMirror;
 use crate::region::RegionError;
 use crate::region::sealed::{self, Sealed};
 
@@ -74,7 +74,7 @@ impl Window {
     /// Copies the window to the [`WINDOW_BYTES`] from `offset` of `memory`, and counts changes in both until
     /// the result is dropped. Changes block while the window is copied, for up to 1 ms. Fails if the memory
     /// is read-only or too short, or if `offset` is not aligned to a cache line.
-    pub fn mirror(&self, memory: &Region, offset: usize) -> Result<WindowMirror, RegionError> {
+    pub fn mirror(&self, memory: &Region, offset: usize) -> Result<Mirror, RegionError> {
         Ok(self.counts.add(format(memory, offset, 0)?))
     }
 

@@ -115,7 +115,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.notices.end();
-        self.shared.watchers.ended();
+        self.shared.watchers.ended(|| ());
         let mut view = self.view();
         let SessionTables { nodes, opens } = std::mem::take(&mut *view.tables);
         let inos = opens.values().map(|opening| opening.ino).chain(nodes.into_keys());

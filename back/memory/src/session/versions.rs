@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tombolo_core::fs::{Attr, FileSystem, NodeId, Version, Versions};
+use tombolo_core::fs::{Attr, FileSystem, NodeId, Version, Versions, WindowMirror};
 use tombolo_core::{Answer, Ctx};
 use tombolo_mem::Region;
 use tombolo_shm::window::Window;
@@ -31,7 +31,7 @@ impl Versions for Session {
         self.shared.window().map(Window::memory)
     }
 
-    fn mirror(&self, memory: &Region, offset: usize) -> Option<Box<dyn Send + Sync>> {
+    fn mirror(&self, memory: &Region, offset: usize) -> Option<Box<dyn WindowMirror>> {
         self.shared.window()?.mirror(memory, offset).ok().map(|mirror| Box::new(mirror) as _)
     }
 }

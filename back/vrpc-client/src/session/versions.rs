@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tombolo_core::fs::{Attr, NodeId, Version, Versions};
+use tombolo_core::fs::{Attr, NodeId, Version, Versions, WindowMirror};
 use tombolo_core::{Answer, Ctx};
 use tombolo_mem::Region;
 use tombolo_wire_vrpc::{Reply, Request};
@@ -39,7 +39,7 @@ impl Versions for VrpcFileSystem {
     }
 
     /// Returns `None`, as [`window`](Self::window) does.
-    fn mirror(&self, _: &Region, _: usize) -> Option<Box<dyn Send + Sync>> {
+    fn mirror(&self, _: &Region, _: usize) -> Option<Box<dyn WindowMirror>> {
         None
     }
 }

@@ -241,6 +241,12 @@ fn cached_attributes_allocate_nothing() {
 /// Compares answers with the file after each change, over memory with and without space for a window.
 #[test]
 fn answers_over_memory_ask_only_after_changes() {
+    let served = Served::new();
+    let tree = served.open();
+    (0..3).for_each(|_| assert!(tree.stat("a/b/file").is_ok()));
+    if tree.counts().from_memory == 0 {
+        tombolo_skip::skip!("this user or file system cannot watch the host's changes");
+    }
     for (bytes, is_mirrored) in [(16 << 20, true), (4 << 20, false)] {
         let served = Served::new();
         let (listener, place) = served.over_memory(bytes);

@@ -69,6 +69,9 @@ fn memory_without_a_free_server_is_refused() {
     let blank = c(format!("shm+file:{}", served.dir.path().join("blank").display()));
     assert_eq!(open(&blank, c"src"), Err(-libc::ECONNREFUSED));
     assert_eq!(open(c"shm+pci:none", c"src"), Err(-libc::ENODEV));
+    for place in [c"shm+mmapper:/src", c"shm+mmapper", c"shm+pci:/src", c"shm+fil:x"] {
+        assert_eq!(open(place, c"src"), Err(-libc::EINVAL), "{place:?}");
+    }
 }
 
 #[test]

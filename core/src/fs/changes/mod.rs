@@ -10,7 +10,7 @@ mod versions;
 mod watchers;
 
 pub use queue::NoticeQueue;
-pub use versions::{Version, Versions};
+pub use versions::{Version, Versions, WindowMirror};
 pub use watchers::Watchers;
 
 use super::{NameBuf, NodeId};

@@ -39,5 +39,12 @@ pub trait Versions: Send + Sync {
 
     /// Maintains a mirror of the window at `offset` of `memory`, for a reader with another kernel, until the
     /// result is dropped. Returns `None` if there is no window, or the memory is too small for it.
-    fn mirror(&self, memory: &Region, offset: usize) -> Option<Box<dyn Send + Sync>>;
+    fn mirror(&self, memory: &Region, offset: usize) -> Option<Box<dyn WindowMirror>>;
+}
+
+/// A mirror of a window: changes are counted in it until it is dropped.
+pub trait WindowMirror: Send + Sync {
+    /// Invalidates all versions in the mirror. Must not be called once its memory may belong to another
+    /// server.
+    fn invalidate(&self);
 }

@@ -48,9 +48,14 @@ impl<S> Watchers<S> {
         sessions.iter().filter_map(Weak::upgrade).for_each(|session| tell(&session));
     }
 
-    /// Removes sessions that have ended. Each session must call this when it is dropped.
-    pub fn ended(&self) {
-        self.keep(|_| {});
+    /// Removes sessions that have ended; if none remains, calls `before_none` while [`Watchers::any`] is
+    /// still `true`. Each session must call this when it is dropped.
+    pub fn ended(&self, before_none: impl FnOnce()) {
+        self.keep(|live| {
+            if live.is_empty() && self.any() {
+                before_none();
+            }
+        });
     }
 
     /// Drops ended sessions and applies `change` to the others.

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use thiserror::Error;
+use tombolo_core::fs::WindowMirror;
 use tombolo_mem::Region;
 use tombolo_shm::link::Incarnation;
 
@@ -39,7 +40,7 @@ pub trait Session: Send + Sync {
 
     /// Maintains a mirror of the window for the peer at `offset` of `memory`, until the result is dropped.
     /// Returns `None` if there is no window. Called before the link begins.
-    fn mirror_window(&self, _memory: &Region, _offset: usize) -> Option<Box<dyn Send + Sync>> {
+    fn mirror_window(&self, _memory: &Region, _offset: usize) -> Option<Box<dyn WindowMirror>> {
         None
     }
 

@@ -289,6 +289,6 @@ impl Drop for CachedFileSystem {
         self.0.openings.end_all();
         self.0.known.forget_all();
         self.0.cache.end_all_unheld();
-        self.0.cache.watchers.ended();
+        self.0.cache.watchers.ended(|| ());
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
     AccessMask, Attr, Cookie, DirPage, Entry, File, FileSystem, Name, NodeId, OpenFlags, Opened, ReadDone,
-    Version, Versions,
+    Version, Versions, WindowMirror,
 };
 use tombolo_core::mem::{Region, Sink};
 use tombolo_core::{Answer, Ctx, forward};
@@ -138,7 +138,7 @@ impl Versions for Spy {
         None
     }
 
-    fn mirror(&self, _: &Region, _: usize) -> Option<Box<dyn Send + Sync>> {
+    fn mirror(&self, _: &Region, _: usize) -> Option<Box<dyn WindowMirror>> {
         None
     }
 }

@@ -1,19 +1,24 @@
 //! Links over a file that both sides can write.
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tombolo_core::fs::WindowMirror;
+use tombolo_core::lock;
 use tombolo_host_links::EndReason;
 use tombolo_host_links::bell::BellSource;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::connect::ConnectOptions;
 use tombolo_host_links::rendezvous::{JoinError, MemoryListener, MemoryWatcher, join};
-use tombolo_host_links::server::Server;
+use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
 use tombolo_host_links::shared_memory::{MemoryError, MemoryLocation, SharedMemory};
+use tombolo_mem::Region;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Features, Limits, PageError, RefusalCode};
 use tombolo_shm::region::RegionError;
+use tombolo_shm::window::Window;
 
 use crate::listener::common::{Echo, PATIENCE, TestHost, found, until, works};
 
@@ -130,4 +135,81 @@ fn violating_rendezvous_client_is_replaced() {
     let why = line.end().expect("lost").to_string();
     assert!(why.contains("kind 9"), "{why}");
     assert!(works(&joined(&path).0));
+}
+
+/// A server whose sessions have a window; records what becomes of their mirrors.
+#[derive(Clone)]
+struct Windowed {
+    window: Arc<Window>,
+    events: Arc<Mutex<Vec<&'static str>>>,
+}
+
+struct WindowedSession(Arc<dyn Session>, Windowed);
+
+struct Recorded(Box<dyn WindowMirror>, Windowed);
+
+impl Service for Windowed {
+    fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+        Ok(Arc::new(WindowedSession(Echo::default().open(peer)?, self.clone())))
+    }
+}
+
+impl Session for WindowedSession {
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        self.0.serve(request, responder);
+    }
+
+    fn mirror_window(&self, memory: &Region, offset: usize) -> Option<Box<dyn WindowMirror>> {
+        let mirror = self.1.window.mirror(memory, offset).expect("inside");
+        Some(Box::new(Recorded(Box::new(mirror), self.1.clone())))
+    }
+}
+
+impl WindowMirror for Recorded {
+    fn invalidate(&self) {
+        lock(&self.1.events).push("invalidated");
+        self.0.invalidate();
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        lock(&self.1.events).push("dropped");
+    }
+}
+
+/// Serves a window over a file, has a client join, and returns the events after `end`.
+fn events_after(end: fn(&Path, MemoryWatcher)) -> Vec<&'static str> {
+    let (_dir, path) = place();
+    let windowed = Windowed { window: Arc::new(Window::create().expect("memory")), events: Arc::default() };
+    let memory = SharedMemory::to_serve(&MemoryLocation::File(path.clone()), Some(16 << 20));
+    let server = Arc::new(Server::new(Arc::new(windowed.clone())));
+    let limits = Limits::default();
+    let listener = MemoryListener::start(memory.expect("memory"), server, limits, Mode::Adaptive, "guest")
+        .expect("served");
+    let (line, watcher) = joined(&path);
+    assert!(works(&line));
+    let version = windowed.window.readable().version(7).expect("nothing in progress");
+    assert!(line.window().is_some_and(|window| window.counts().holds(&version)));
+    windowed.window.count(|counts| counts.changed(7));
+    assert!(line.window().is_some_and(|window| !window.counts().holds(&version)));
+    end(&path, watcher);
+    until("the mirror is dropped", || lock(&windowed.events).contains(&"dropped"));
+    drop(listener);
+    lock(&windowed.events).clone()
+}
+
+#[test]
+fn mirror_of_ended_link_is_invalidated() {
+    assert_eq!(events_after(|_, watcher| drop(watcher)), ["invalidated", "dropped"]);
+}
+
+/// Overwrites the owner's number, as another server does that takes the file.
+#[test]
+fn mirror_in_memory_of_another_server_is_left_alone() {
+    let take = |path: &Path, _watcher: MemoryWatcher| {
+        let file = std::fs::OpenOptions::new().write(true).open(path).expect("the file");
+        file.write_all_at(&7_u32.to_ne_bytes(), 128).expect("written");
+    };
+    assert_eq!(events_after(take), ["dropped"]);
 }
