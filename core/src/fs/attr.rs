@@ -161,11 +161,13 @@ impl From<&Attr> for WeakAttr {
 }
 
 /// The attributes of a node before and after a mutation, as far as available. Both fields are `None` unless
-/// the caller requested [`Want::CHANGE_ATTRS`](crate::Want::CHANGE_ATTRS); a back end that cannot sample both
-/// atomically with the operation omits `before`, as RFC 1813 §2.6 allows.
+/// the caller requested [`Want::CHANGE_ATTRS`](crate::Want::CHANGE_ATTRS). Of a directory, a back end that
+/// cannot sample both atomically with the operation omits `before`, as RFC 1813 §2.6 allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Attributes before the change; `None` if not requested, or not sampled atomically.
+    /// Attributes before the change; `None` if not requested, unavailable, or, of a directory, if another
+    /// change through the back end may have overlapped. Of a file, another change may lie between the sample
+    /// and the change.
     pub before: Option<WeakAttr>,
     /// Attributes after the change; `None` if not requested, or unavailable.
     pub after: Option<Attr>,

@@ -123,9 +123,9 @@ pub trait FileSystem: Send + Sync {
     /// Opens a file, or with [`OpenFlags::DIRECTORY`] a directory for listing.
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened>;
     /// Ends an opening, together with the locks taken through it: those of the opening itself (flock), and
-    /// record locks. The record locks of a process have been released before by [`flush`](FileSystem::flush);
-    /// the remaining ones belong to an open file description (fcntl(2), `F_OFD_SETLK`), whose end FUSE
-    /// reports in no other way.
+    /// record locks. Those of a process have been released before, by [`flush`](FileSystem::flush) or, if the
+    /// kernel was told to send none, by the front end. The remaining ones belong to an open file description
+    /// (fcntl(2), `F_OFD_SETLK`), whose end FUSE reports in no other way.
     fn release(&self, cx: &Ctx, file: File);
     /// Handles the closing of one descriptor of the opening: reports delayed errors and releases the POSIX
     /// locks of `owner` (POSIX: closing any descriptor drops the process's locks on the file).

@@ -226,7 +226,7 @@ pub trait Ranges {
 
 /// A local cache of file data.
 pub trait DataCache {
-    /// Offers data of the given version of a file to the cache, which stores as much of them as possible.
+    /// Offers data of the given version of a file to the cache, which stores what it can use of them.
     /// Failures have no consequence.
     fn offer(&self, cx: &Ctx, node: NodeId, version: &WeakAttr, offset: u64, from: Source) -> Answer<()>;
 }

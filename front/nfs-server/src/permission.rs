@@ -1,8 +1,9 @@
 //! Permission checks of NFS that differ from those of a local system.
 //!
 //! The back end checks operations on names as it performs them. Reading and writing go through openings
-//! shared by all callers, so each call is checked here. The back end's answers are cached while the file's
-//! attributes show no change.
+//! shared by all callers, so each call is checked here, except a WRITE to a file that is already open for
+//! writing by the superuser, or by the owner if the back end compares owners itself (`Write::by_owner`). The
+//! back end's answers are cached while the file's attributes show no change.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

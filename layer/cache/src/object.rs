@@ -541,8 +541,8 @@ impl State {
     }
 
     /// Returns `true` if `told`, reported by the origin, is the cached version; of a directory, a version
-    /// with the cached names. Under *exclusive* a directory whose ctime alone differs has the cached names:
-    /// it was renamed or its mode changed, as a change of names would also set the modification time.
+    /// with the cached names. Under *exclusive* a directory that is not suspect and whose ctime alone differs
+    /// has the cached names: a change of names through this cache would also set the modification time.
     pub(crate) fn is_version(&self, told: &WeakAttr, contract: Contract) -> bool {
         let is_only_ours = contract == Contract::Exclusive && !self.is_suspect;
         let may_be_renamed = is_only_ours && self.attr.file_type == FileType::Directory;

@@ -31,7 +31,7 @@ pub struct ImageRehearseArgs {
     /// Run time of each clone in seconds; the maximum with --until.
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// End when this shell command succeeds; it is run repeatedly, for each clone.
+    /// End each clone when this shell command succeeds, which is run repeatedly.
     #[arg(long, value_name = "COMMAND")]
     until: Option<String>,
     #[command(flatten)]

@@ -160,7 +160,7 @@ impl Home {
         let (state, _) = state_dir()?;
         let names = state.servers().or_cannot(USING_STATE)?;
         let names = names.iter().filter_map(|name| name.strip_prefix(PREFIX));
-        // Skips VMs removed meanwhile.
+        // Skips VMs that cannot be opened, such as those removed meanwhile.
         Ok(names.filter_map(|name| Self::of(name).ok()).collect())
     }
 
