@@ -13,7 +13,7 @@ use crate::commands::files::shown;
 use crate::commands::keys_of_tls::TlsAction;
 use crate::failure::{Failure, OrCannot, Outcome};
 
-/// Manage keys of NFS file handles, and certificates of NFS over TLS.
+/// Manage keys of NFS file handles, and certificates of NFS and NBD over TLS.
 ///
 /// Keys (list, rotate, retire) sign the handles: the newest one signs; older ones stay valid until they are
 /// retired. A running server keeps the keys that it started with. The certificates (ca, issue, revoke,

@@ -28,7 +28,7 @@ pub enum TlsAction {
         /// Subject. A server maps its clients by this name.
         #[arg(value_name = "NAME")]
         name: String,
-        /// Name or address under which clients mount the server; repeatable. Not needed for clients.
+        /// Name or address under which clients reach the server; repeatable. Not needed for clients.
         #[arg(long, value_name = "HOST")]
         host: Vec<String>,
         /// Days of validity.

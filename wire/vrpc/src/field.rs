@@ -154,8 +154,9 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Returns the shape of a message with the common parts `ends` (number and tail, or head) and `fields`:
-    /// offset, length and alignment of each. Fails to compile if any overlap or are misaligned.
+    /// Returns the shape of a message with the common parts `ends` (of a request its number and tail, of a
+    /// reply its head) and `fields`: offset, length and alignment of each. Fails to compile if any overlap or
+    /// are misaligned.
     pub const fn new(ends: &[(usize, usize, usize)], fields: &[(usize, usize, usize)], flags: u32) -> Self {
         Self { flags, reserved: without(without([0xff; BODY_BYTES], ends), fields) }
     }

@@ -121,7 +121,7 @@ pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Ca
         file.update(|state| {
             let may = may_pause(state);
             state.pauses += u32::from(may);
-            may.then(|| state.dirty.next_seq())
+            may.then(|| state.dirty.first_unanswered())
         })
     };
     if let Some(seq) = begin(&file) {
@@ -141,7 +141,8 @@ pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Ca
 pub(crate) struct Paused<S: Server> {
     server: Arc<S>,
     node: Arc<S::Node>,
-    /// Sequence number of the first write that the pause delays.
+    /// Sequence number of the first write that may follow a truncation made during the pause: the server may
+    /// execute a write that was under way when the pause began after it.
     seq: WriteSeq,
 }
 

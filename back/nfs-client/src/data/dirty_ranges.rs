@@ -195,7 +195,7 @@ impl DirtyRanges {
         self.settle_superseded(|_| true);
     }
 
-    /// Records a truncation to `size` after all writes before `seq`.
+    /// Records a truncation to `size` after all writes before `seq`, none of which is under way.
     pub(super) fn truncated(&mut self, size: u64, seq: WriteSeq) {
         let beyond: Vec<u64> = self.uncommitted_in(size..u64::MAX).collect();
         for offset in beyond {
@@ -211,6 +211,12 @@ impl DirtyRanges {
 
     pub(super) fn next_seq(&self) -> WriteSeq {
         WriteSeq(self.next)
+    }
+
+    /// Returns the sequence number of the first write that the server may execute from now on: the oldest one
+    /// under way, or the next if there is none.
+    pub(super) fn first_unanswered(&self) -> WriteSeq {
+        self.under_way.values().map(|piece| piece.seq).min().unwrap_or_else(|| self.next_seq())
     }
 
     /// Returns `true` if writes before `seq` wait or are under way.
@@ -439,9 +445,6 @@ impl DirtyRanges {
     /// Returns the offsets of the uncommitted pieces that overlap with the range, last first.
     fn uncommitted_in(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         let before_end = self.uncommitted.range(..range.end).rev();
-        before_end
-            .take_while(move |(_, entry)| entry.piece.end() > range.start)
-            .filter(move |(_, entry)| !entry.piece.range().is_empty())
-            .map(|(offset, _)| *offset)
+        before_end.take_while(move |(_, entry)| entry.piece.end() > range.start).map(|(offset, _)| *offset)
     }
 }

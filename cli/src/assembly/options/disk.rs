@@ -69,7 +69,7 @@ pub struct DiskOptions {
     #[serde(default, deserialize_with = "list")]
     pub nbd_tls: Vec<NbdListen>,
     /// Directory of ca.pem, cert.pem and key.pem for --nbd-tls (by default tls in
-    /// $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/tls).
+    /// $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/tls). tombolo keys issue creates one.
     #[arg(long, value_name = "DIR", requires = "nbd_tls")]
     #[serde(default)]
     pub tls_dir: Option<PathBuf>,

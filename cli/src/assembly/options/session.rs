@@ -98,6 +98,10 @@ pub fn describe_for_proxy(option: Arg) -> Arg {
             "Mount the tree on this host, through FUSE, from the same server; repeatable",
             "`allow_other` admits users other than the proxy's own.",
         ),
+        "host_watch" => (
+            "Watch an origin that is a local directory for changes by other processes of this host",
+            "Requires root. No effect on other origins, for which --coherence push needs neither.",
+        ),
         _ => return option,
     };
     option.help(summary).long_help(format!("{summary}.\n\n{details}")).hide_possible_values(true)

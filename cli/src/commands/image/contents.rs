@@ -149,6 +149,7 @@ impl Scan<'_> {
 fn joined(blocks: u64, mut parts: Vec<Part>) -> Contents {
     parts.sort_unstable_by_key(|part| part.blocks.start);
     let (mut contents, mut at) = (Contents::default(), 0);
+    // Only empty ranges are refused: the parts are in order and share no block.
     let mut is_zero = |blocks: Range<u64>| _ = contents.zeros.add(blocks);
     for part in parts {
         is_zero(at..part.blocks.start);

@@ -238,8 +238,8 @@ pub struct CloneArgs {
     image: PathBuf,
     #[command(flatten)]
     vm: Named,
-    /// Required properties of the image, by the catalogue: minimum mem, disk and cpus, exact values
-    /// otherwise. The smallest image that has all is chosen.
+    /// Required properties of the image, by the catalogue: minimum mem, disk and cpus, otherwise the value
+    /// itself, or one of a list. The smallest image that has all is chosen.
     #[arg(long, value_name = "KEY=VALUE[,KEY=VALUE]…")]
     needs: Option<Needs>,
     /// Location of the base of an incremental image, if the base is not next to the image. Repeat for the

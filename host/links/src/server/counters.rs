@@ -55,6 +55,7 @@ pub(super) struct Counters {
 pub(super) struct Intake {
     pub(super) requests: Counter,
     pub(super) later: Counter,
+    /// Copy of the sleeper's count.
     pub(super) sleeps: AtomicU64,
 }
 

@@ -13,8 +13,9 @@ use tombolo_mem::Source;
 /// lock held, as its destructor may run any code.
 #[derive(Default)]
 pub(super) struct Finished {
-    /// Ended calls: one or two for a sending caller, many for the engine.
+    /// Ended calls: one or two for a sending caller, many for the receiver thread.
     pub(super) calls: SmallVec<[(Box<CallEntry>, Outcome); 2]>,
+    /// Entries to be returned for reuse.
     delivered: SmallVec<[Box<CallEntry>; 2]>,
     /// Wakers of tasks that wait for a call, a permit or a timer.
     pub(super) wakers: Vec<Waker>,

@@ -280,6 +280,25 @@ fn resent_writes_do_not_restore_truncated_bytes() {
     assert_eq!(mount.on_disk(), [7; 4]);
 }
 
+/// The server executes a write after a truncation that was sent while the write was under way.
+#[test]
+fn write_under_way_at_pause_is_committed() {
+    let mount = Mount::new(MANY, 8);
+    mount.write(0, &[7; 12]).wait().unwrap();
+    let pausing = waited_for(pause(&mount.server, &mount.file, &mount.caller));
+    mount.write(20, &[8; 4]).wait().unwrap();
+    assert_eq!(mount.asked(), ["WRITE 12 at 0 Unstable", "WRITE 4 at 20 Unstable"]);
+    mount.step(Quirk::default());
+    let paused = said(&pausing).expect("paused").unwrap();
+    mount.server.state().cache.clear();
+    mount.step(Quirk::default());
+    paused.truncated(0);
+    drop(paused);
+    mount.served(mount.commit()).unwrap();
+    mount.server.restart(false);
+    assert_eq!(mount.on_disk().get(20..), Some(&[8; 4][..]));
+}
+
 #[test]
 fn concurrent_appends_do_not_overlap() {
     let mount = Mount::new(MANY, 1);
