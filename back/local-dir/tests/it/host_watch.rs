@@ -36,6 +36,24 @@ fn mount_found_by_handle_is_watched() {
     drop((before, world, inner));
 }
 
+/// Without a subscriber changes are not counted, so versions from before must not hold later.
+#[test]
+fn versions_end_with_last_subscriber() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let unsubscribed = watched(dir.path());
+    let version_of = |world: &World| {
+        world.fs.versions().unwrap().look(&world.cx, ROOT).wait().unwrap().1.expect("a version")
+    };
+    let holds = |version| unsubscribed.fs.versions().unwrap().hold(&[version]);
+    let [first, second] = [(); 2].map(|()| unsubscribed.another());
+    let version = version_of(&first);
+    assert_eq!(version_of(&second), version);
+    drop(second);
+    assert!(holds(version), "one subscriber remains");
+    drop(first);
+    assert!(!holds(version));
+}
+
 #[test]
 fn subvolume_entered_before_watch_makes_it_incomplete() {
     let dir = tempfile::tempdir().unwrap();
