@@ -154,8 +154,11 @@ impl Bed {
         let phase = self.vm(name).join("phase");
         let [file, free] = ["", ".free"].map(|ending| self.path(&format!("vmm.{name}{ending}")));
         let moment = self.path("moment");
+        let words = self.path(&format!("vmm.{name}.told"));
+        let _ = fs::remove_file(&words);
         thread::spawn(move || {
-            while !has_come() {
+            // Tests move the script and read its words, so it has begun before its monitor answers.
+            while !has_come() || !fs::metadata(&words).is_ok_and(|words| words.len() > 0) {
                 thread::sleep(Duration::from_millis(1));
             }
             let listener = loop {

@@ -261,9 +261,9 @@ fn first_checkpoint_moves_booted_vm_to_another_vmm() {
     let bed = Bed::new();
     let first = bed.boot("one", "user", Flaw::None);
     overwrite(bed.vm("one").join("memory"), 0, b"first ");
+    assert!(bed.words("one").contains("\nq35,accel=tcg"), "{}", bed.words("one"));
     let (supervisor, next) = (bed.supervisor(), bed.successor("one", Flaw::None));
     let _ = commands(&first);
-    assert!(bed.words("one").contains("\nq35,accel=tcg"), "{}", bed.words("one"));
     bed.checkpoint("");
     // The machine is that of the guest, whatever QEMU `q35` is later.
     assert!(bed.words("one").contains("\npc-q35-7.2,accel=tcg"), "{}", bed.words("one"));
