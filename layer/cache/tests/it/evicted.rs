@@ -57,6 +57,22 @@ fn renumbered_file_is_found_by_both_handles() {
 }
 
 #[test]
+fn open_file_stays_one_object_in_memory() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let session = cached(&origin, dir.path(), 0);
+    let names: Vec<_> = (0..32).map(|n| format!("file-{n}")).collect();
+    let files: Vec<_> = names.iter().map(|name| session.file(name)).collect();
+    for _ in 0..files.len() {
+        evict(&session);
+    }
+    for (name, file) in names.iter().zip(files) {
+        assert_eq!(session.attr(name).size, 0);
+        session.write_all(file, 0, b"bytes");
+        assert_eq!(session.attr(name).size, 5, "{name}");
+    }
+}
+
+#[test]
 fn handle_with_another_files_number_is_stale() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     ["a", "b"].iter().for_each(|name| origin.direct.put(name, b"bytes"));
