@@ -155,10 +155,10 @@ def run_tasks(tasks):
 
 
 def shorten(output):
-    """Returns at most ten lines of a failed program's output: where tests panicked, with the first line of each message."""
+    """Returns at most ten lines of a failed program's output: where tests panicked, with the first lines of each message."""
     lines = output.splitlines()
     panics = [index for index, line in enumerate(lines) if " panicked at " in line]
-    return [f"    {line[:200]}" for index in panics[:5] for line in lines[index : index + 2]] or lines[-3:]
+    return [f"    {line[:200]}" for index in panics[:5] for line in lines[index : index + 3]] or lines[-3:]
 
 
 def run_some(tasks, jobs):
