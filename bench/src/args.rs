@@ -151,6 +151,10 @@ pub enum OwnArgs {
         folder: PathBuf,
         /// Number of files, and of transactions.
         count: usize,
+        /// Maximum file size, in bytes.
+        bytes_max: usize,
+        /// Number of reads per append.
+        reads: u32,
     },
     /// Send null requests over shared memory, as instructed in it; run by `ring`, also in a guest.
     #[command(hide = true)]

@@ -71,9 +71,9 @@ fn run_own(plan: &Plan, own: &OwnArgs, out: &mut dyn Write) -> Result<()> {
         OwnArgs::Answer { address, name, seconds } => {
             table::gvfs::answered(*address, name, Duration::from_secs(*seconds))
         }
-        OwnArgs::Postmark { folder, count } => {
+        OwnArgs::Postmark { folder, count, bytes_max, reads } => {
             let (files, transactions) = (*count, *count);
-            files::Postmark { files, transactions, bytes_max: 9_700, reads: 1 }.run(folder)
+            files::Postmark { files, transactions, bytes_max: *bytes_max, reads: *reads }.run(folder)
         }
         OwnArgs::Touch { shared, count } => {
             let (memory_bytes, descriptors) = table::memory::touch(shared, *count)?;

@@ -75,7 +75,7 @@ pub(crate) struct Tree {
     pub open: HashMap<NodeId, u32>,
     /// Number of changes so far, over all runs.
     pub change: u64,
-    /// Counter, incremented when earlier look-ups at the cache may be invalid.
+    /// Counter, incremented when earlier look-ups at the cache, or walks towards the root, may be invalid.
     pub epoch: u64,
     /// Number of unsent bytes.
     pub dirty_bytes: u64,

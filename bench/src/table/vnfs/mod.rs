@@ -11,7 +11,6 @@
 //! Reading order: [`SmallTree`], [`mounts`]; [`library`], [`notices`]; the other parts in any order.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
@@ -23,14 +22,14 @@ use serde::Deserialize;
 use crate::error::{Doing, Error, OrWrong, Result};
 use crate::files::{Place, Postmark, fill};
 use crate::measure::{Clock, Contest, Entrant, Placement, Work, go_on};
-use crate::peer::{AtSocket, Nfs, TOMBOLO, completed, find, in_checkout, this_program};
-use crate::report::{Report, Unit};
+use crate::peer::{AtSocket, completed};
+use crate::report::Report;
 use crate::sheet::{Row, Sheet, part};
-use crate::table::guest::{make_disk, phases_of};
 use crate::table::mounts::{Side, Way, measure_steps};
 use crate::table::{Part, Plan};
 
 mod calls;
+mod guest;
 mod library;
 mod notices;
 
@@ -45,7 +44,9 @@ pub const PARTS: &[(&str, Part)] = &[
     ("build", part!("vnfs-build", build)),
     ("calls", part!("vnfs-calls", calls::run)),
     ("clients", part!("vnfs-clients", notices::clients)),
-    ("guest-nfs", part!("vnfs-guest-nfs", guest_nfs)),
+    ("guest-postmark", part!("vnfs-guest-postmark", guest::postmark)),
+    ("guest-tree", part!("vnfs-guest-tree", guest::tree)),
+    ("guest-build", part!("vnfs-guest-build", guest::build)),
 ];
 
 /// Operation of a row: [`stat`], [`find_newer`], [`list_long`] or [`git_status`].
@@ -314,79 +315,6 @@ fn look_by_library<'a>(cached: &'a CachedTree, files: &SmallTree, count: usize) 
         let look = |path: &Vec<u8>| cached.stat(path).wait().or_wrong("stat");
         paths.iter().try_for_each(|path| look(path).map(drop))
     })
-}
-
-/// Names of the mounts in the guest, in the order of the columns.
-const SIDES: [&str; 4] = ["disk", "nfs", "push", "virtiofs"];
-const PORT: u16 = 2049;
-const MEMORY: &str = "64M";
-const LIFE_SECS: &str = "1200";
-/// Shell command that enables loopback in a new network namespace, then runs its arguments.
-const ALONE: &str = "ip link set lo up && exec \"$@\"";
-
-/// Measures four file systems in one guest: an ext4 disk, and three mounts of the same server, by the
-/// kernel's NFS client, over shared memory with change notifications, and by virtio-fs.
-fn guest_nfs(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
-    let plan = sheet.plan;
-    let files = plan.files.unwrap_or(sheet.number("files"));
-    let tarball = |project| in_checkout(format!(".cache/sources/{project}.tar.gz"));
-    let source = tarball(if plan.quick { "lua" } else { "httpd" }).or_else(|_| tarball("lua"))?;
-    let placement = plan.place.first().copied().unwrap_or(Placement::Unpinned);
-    sheet.set("files", &files);
-    sheet.set("placement", &placement.label());
-    sheet.set("source", &source.file_name().unwrap_or_default().to_string_lossy());
-    let place = Place::within(&plan.within)?;
-    for _ in 0..sheet.rounds() {
-        go_on()?;
-        Placement::leave()?;
-        // A guest that fails is taken for one that lacks a prerequisite: the table is skipped.
-        let took = turn(&place, placement, &source, files).map_err(|error| match error {
-            Error::Interrupted => error,
-            other => Error::Absent(other.to_string()),
-        })?;
-        for (phase, secs) in took {
-            let (side, row) = phase.split_once('.').unwrap_or_default();
-            let column = SIDES.iter().zip(&sheet.columns).find(|(name, _)| **name == side);
-            if let Some((_, column)) = column.filter(|_| sheet.rows.iter().any(|known| known == row)) {
-                report.add(row, "", column, Unit::Seconds, secs);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Boots a guest that runs all phases once; returns the seconds of each, named `SIDE.ROW` (see [`SIDES`]).
-fn turn(place: &Place, placement: Placement, source: &Path, files: usize) -> Result<Vec<(String, f64)>> {
-    let [memory, bell, files_at, image, disk_at] =
-        ["memory", "bell", "virtiofs.sock", "image", "disk.sock"].map(|name| place.beside(name));
-    let (shared, tombolo) = (place.shared(), find(TOMBOLO)?);
-    for old in [&memory, &image] {
-        let _absent = fs::remove_file(old);
-    }
-    make_disk(&image)?;
-    let disk = AtSocket::virtio_blk(TOMBOLO, &image, &disk_at, false)?;
-    let region = |separator: &str| format!("{},{separator}{MEMORY}", memory.display());
-    let mut command = Command::new("unshare");
-    command.args(["--net", "--", "sh", "-c", ALONE, "sh"]).arg(&tombolo).arg("serve").arg(&shared);
-    command.arg("--host-watch").arg("--shm-file").arg(format!("{},bell={}", region("size="), bell.display()));
-    command.arg("--virtiofs").arg(&files_at);
-    let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
-    let server = Nfs::by_command(command, address, &shared, place.folder())?;
-    // The guest inherits this thread's core.
-    placement.take(&[server.server.id(), disk.server.id()])?;
-    let network = format!("/proc/{}/ns/net", server.server.id());
-    let name = fs::read_link(&network).doing_to("look at", Path::new(&network))?;
-    let run = in_checkout("tests/guests/run")?;
-    let mut command = Command::new("nsenter");
-    command.arg(format!("--net={network}")).arg("--").arg(&run);
-    command.env("TOMBOLO_NETWORK", name).env("TOMBOLO_STATIC", &tombolo);
-    command.args(["uml", "--mem", "512M", "--timeout", LIFE_SECS]);
-    command.arg("--nfs").arg(format!("{PORT}{}", server.export));
-    command.arg("--shm").arg(region("")).arg("--bell").arg(&bell).arg("--tombolo");
-    command.arg("--virtiofs").arg(&files_at).arg("--blk").arg(&disk_at);
-    command.arg(in_checkout("bench/peers/vm/job")?).arg("mounts").arg(files.to_string());
-    command.arg(this_program()?).arg(source);
-    phases_of(&mut command)
 }
 
 #[cfg(test)]

@@ -79,8 +79,9 @@ impl View {
                     true => ((dirs.0, dirs.0), (dirs.1, dirs.1)),
                     false => self.move_name(tree, (&source, &dirs.0), (&target, &dirs.1), is_swap),
                 };
-                if moved.0.file_type == FileType::Directory {
-                    // Walks towards the root that pass through the moved directory must start again.
+                let other = target.target().filter(|_| is_swap);
+                if [Some(moved.0), other].into_iter().flatten().any(is_directory) {
+                    // Walks towards the root that pass through a moved directory must start again.
                     tree.epoch += 1;
                 }
                 Ok(Some(changes))
@@ -107,7 +108,6 @@ impl View {
         (to_dir, target): (NodeId, Option<Target>),
         is_swap: bool,
     ) -> Result<()> {
-        let is_directory = |target: Target| target.file_type == FileType::Directory;
         if is_directory(moved) && self.is_within(to_dir, moved.node).await? {
             return Err(Error::InvalidArgument);
         }
@@ -198,6 +198,10 @@ impl View {
         let from = touch_dir(tree, from, from_attr, more.0, user);
         (from, touch_dir(tree, to, to_attr, more.1, user))
     }
+}
+
+fn is_directory(target: Target) -> bool {
+    target.file_type == FileType::Directory
 }
 
 /// Updates a node that has lost a name; a directory has lost its only one.

@@ -1,11 +1,14 @@
 //! Order of arrival, and changes made or lost meanwhile.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tombolo_core::Error;
 use tombolo_core::fs::{Op, RenameFlags, SetAttr};
+use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_basic::delay;
+use tombolo_test_support::{Act, Scripted, until};
 
 use crate::shown::{put_named, tree};
 use crate::trouble::Trouble;
@@ -172,4 +175,39 @@ fn file_removed_with_rename_in_doubt_stays_removed() {
     flush(&proxy);
     assert!(proxy.lookup("file").is_err() && origin.direct.lookup("file").is_err());
     assert_eq!(proxy.write_back.status().conflicts, 0);
+}
+
+#[test]
+fn exchange_beside_a_rename_makes_no_cycle() {
+    let (is_armed, is_listing) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let go_on = Arc::<Promise<()>>::default();
+    let (armed, listing, held) = (is_armed.clone(), is_listing.clone(), go_on.clone());
+    let origin = Origin::with(|inner| {
+        Scripted::over(inner, move |call| match call.op == Op::Readdir && armed.load(Ordering::SeqCst) {
+            true => {
+                listing.store(true, Ordering::SeqCst);
+                Act::Withhold(held.clone())
+            }
+            false => Act::Pass,
+        })
+    });
+    for dir in ["other", "parent", "parent/dir", "parent/dir/empty"] {
+        origin.direct.dir(dir);
+    }
+    origin.direct.put("other/file", b"bytes");
+    let proxy = origin.proxy();
+    for path in ["other/file", "parent/dir/empty"] {
+        proxy.lookup(path).expect("there");
+    }
+    is_armed.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let renamed = scope.spawn(|| proxy.rename("other", "parent/dir/empty", RenameFlags::empty()));
+        until("the directory to be replaced is listed", || is_listing.load(Ordering::SeqCst));
+        proxy.rename("other/file", "parent/dir", RenameFlags::EXCHANGE).expect("exchanged");
+        is_armed.store(false, Ordering::SeqCst);
+        go_on.keep(());
+        let refused = renamed.join().expect("no panic");
+        assert!(matches!(refused, Err(Error::InvalidArgument | Error::NotEmpty)), "{refused:?}");
+    });
+    assert_eq!(proxy.names("other/file"), ["empty"]);
 }

@@ -1,0 +1,129 @@
+//! Four file systems in one UML guest: an ext4 disk of its own, and three mounts of the same server's
+//! directory, by the guest kernel's NFS client, over shared memory with change notifications, and by
+//! virtio-fs. `bench/peers/vm/job` performs the work in the guest.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::de::DeserializeOwned;
+
+use super::Mail;
+use crate::error::{Doing, Error, Result};
+use crate::files::Place;
+use crate::measure::{Placement, go_on};
+use crate::peer::{AtSocket, Nfs, TOMBOLO, find, in_checkout, this_program};
+use crate::report::{Report, Unit};
+use crate::sheet::{Named, Row, Sheet};
+use crate::table::guest::{make_disk, phases_of};
+
+/// Names of the file systems in the guest, in the order of the columns.
+const SIDES: [&str; 4] = ["disk", "nfs", "push", "virtiofs"];
+const PORT: u16 = 2049;
+const MEMORY: &str = "64M";
+const LIFE_SECS: &str = "7200";
+/// Shell command that enables loopback in a new network namespace, then runs its arguments.
+const ALONE: &str = "ip link set lo up && exec \"$@\"";
+/// Row with the sum of all phases.
+const IN_ALL: &str = "in all";
+
+/// Measures Postmark's job with each row's sizes and ratio of reads.
+pub fn postmark(sheet: &mut Sheet<'_, Row<Mail>>, report: &mut Report) -> Result<()> {
+    let files = sheet.plan.files.unwrap_or(sheet.number("files"));
+    sheet.set("files", &files);
+    let group = |Mail { bytes_max, reads }: &Mail| format!("{bytes_max}:{reads}");
+    let mut words = vec!["postmark".to_owned(), this_program()?.display().to_string(), files.to_string()];
+    words.extend(sheet.rows.iter().map(|row| group(&row.work)));
+    let rows: Vec<_> = sheet.rows.iter().map(|row| (group(&row.work), row.name.clone())).collect();
+    rounds(sheet, report, &words, &rows)
+}
+
+/// Measures an unpacked source tree: searched, copied, listed and removed.
+pub fn tree(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    steps("tree", sheet, report)
+}
+
+/// Measures a project unpacked, configured, built and removed.
+pub fn build(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    steps("build", sheet, report)
+}
+
+/// Measures a job whose phases are named like the rows, on a project's tarball.
+fn steps(job: &str, sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    let tarball = |project| in_checkout(format!(".cache/sources/{project}.tar.gz"));
+    let source = tarball(if sheet.plan.quick { "lua" } else { "httpd" }).or_else(|_| tarball("lua"))?;
+    sheet.set("source", &source.file_name().unwrap_or_default().to_string_lossy());
+    let rows: Vec<_> = sheet.rows.iter().map(|row| (row.clone(), row.clone())).collect();
+    rounds(sheet, report, &[job.to_owned(), source.display().to_string()], &rows)
+}
+
+/// Runs a job in a new guest in each round, and reports its phases: `rows` are names of phases and rows.
+fn rounds<R: Named + DeserializeOwned>(
+    sheet: &mut Sheet<'_, R>,
+    report: &mut Report,
+    job: &[String],
+    rows: &[(String, String)],
+) -> Result<()> {
+    let plan = sheet.plan;
+    let placement = plan.place.first().copied().unwrap_or(Placement::Unpinned);
+    sheet.set("placement", &placement.label());
+    let place = Place::within(&plan.within)?;
+    for _ in 0..sheet.rounds() {
+        go_on()?;
+        Placement::leave()?;
+        // A guest that fails is taken for one that lacks a prerequisite: the table is skipped.
+        let took = turn(&place, placement, job).map_err(|error| match error {
+            Error::Interrupted => error,
+            other => Error::Absent(other.to_string()),
+        })?;
+        for (side, column) in SIDES.iter().zip(&sheet.columns) {
+            let phases = took.iter().filter_map(|(phase, secs)| Some((phase.split_once('.')?, *secs)));
+            let of_side = phases.filter(|((of, _), _)| of == side).map(|((_, phase), secs)| (phase, secs));
+            let of_side: Vec<_> = of_side.collect();
+            for (phase, row) in rows {
+                let secs = match of_side.iter().find(|(name, _)| name == phase) {
+                    Some((_, secs)) => *secs,
+                    None if phase == IN_ALL => of_side.iter().map(|(_, secs)| secs).sum(),
+                    None => continue,
+                };
+                report.add(row, "", column, Unit::Seconds, secs);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Boots a guest that performs the job once on each file system; returns the seconds of each phase, named
+/// `SIDE.PHASE` (see [`SIDES`]).
+fn turn(place: &Place, placement: Placement, job: &[String]) -> Result<Vec<(String, f64)>> {
+    let [memory, bell, files_at, image, disk_at]: [PathBuf; 5] =
+        ["memory", "bell", "virtiofs.sock", "image", "disk.sock"].map(|name| place.beside(name));
+    let (shared, tombolo) = (place.shared(), find(TOMBOLO)?);
+    for old in [&memory, &image] {
+        let _absent = fs::remove_file(old);
+    }
+    make_disk(&image)?;
+    let disk = AtSocket::virtio_blk(TOMBOLO, &image, &disk_at, false)?;
+    let region = |separator: &str| format!("{},{separator}{MEMORY}", memory.display());
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--", "sh", "-c", ALONE, "sh"]).arg(&tombolo).arg("serve").arg(&shared);
+    command.arg("--host-watch").arg("--shm-file").arg(format!("{},bell={}", region("size="), bell.display()));
+    command.arg("--virtiofs").arg(&files_at);
+    let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
+    let server = Nfs::by_command(command, address, &shared, place.folder())?;
+    // The guest inherits this thread's core.
+    placement.take(&[server.server.id(), disk.server.id()])?;
+    let network = format!("/proc/{}/ns/net", server.server.id());
+    let name = fs::read_link(&network).doing_to("look at", Path::new(&network))?;
+    let run = in_checkout("tests/guests/run")?;
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net={network}")).arg("--").arg(&run);
+    command.env("TOMBOLO_NETWORK", name).env("TOMBOLO_STATIC", &tombolo);
+    command.args(["uml", "--mem", "512M", "--timeout", LIFE_SECS]);
+    command.arg("--nfs").arg(format!("{PORT}{}", server.export));
+    command.arg("--shm").arg(region("")).arg("--bell").arg(&bell).arg("--tombolo");
+    command.arg("--virtiofs").arg(&files_at).arg("--blk").arg(&disk_at);
+    command.arg(in_checkout("bench/peers/vm/job")?).arg("mounts").args(job);
+    phases_of(&mut command)
+}
