@@ -156,6 +156,14 @@ pub enum OwnArgs {
         /// Number of reads per append.
         reads: u32,
     },
+    /// Time single system calls in a directory with headers; run by `vnfs`, in a guest.
+    #[command(hide = true)]
+    Calls {
+        /// The directory.
+        folder: PathBuf,
+        /// Duration in seconds.
+        seconds: u64,
+    },
     /// Send null requests over shared memory, as instructed in it; run by `ring`, also in a guest.
     #[command(hide = true)]
     RingGuest {

@@ -75,6 +75,9 @@ fn run_own(plan: &Plan, own: &OwnArgs, out: &mut dyn Write) -> Result<()> {
             let (files, transactions) = (*count, *count);
             files::Postmark { files, transactions, bytes_max: *bytes_max, reads: *reads }.run(folder)
         }
+        OwnArgs::Calls { folder, seconds } => {
+            table::vnfs::print_medians(folder, Duration::from_secs(*seconds), out)
+        }
         OwnArgs::Touch { shared, count } => {
             let (memory_bytes, descriptors) = table::memory::touch(shared, *count)?;
             writeln!(out, "{memory_bytes} {descriptors}").doing(|| "print".to_owned())

@@ -199,17 +199,21 @@ pub(super) fn phases_of(command: &mut Command) -> Result<Vec<(String, f64)>> {
     completed("a guest", command).map(|said| phases(&said))
 }
 
-/// Parses lines such as `unpack 1.23 s`; a repeated phase counts once.
+/// Parses lines such as `unpack 1.23 s` or, of single calls, `stat 912 ns`; a repeated phase counts once.
 fn phases(text: &str) -> Vec<(String, f64)> {
     let mut found: Vec<(String, f64)> = Vec::new();
     for line in text.lines() {
         let mut words = line.split_whitespace();
-        let (Some(name), Some(secs), Some("s")) = (words.next(), words.next(), words.next()) else {
+        let (Some(name), Some(time), Some(unit)) = (words.next(), words.next(), words.next()) else {
             continue;
         };
-        let Ok(secs) = secs.parse::<f64>() else { continue };
+        let secs = match (time.parse::<f64>(), unit) {
+            (Ok(secs), "s") => secs.max(LEAST_SECS),
+            (Ok(ns), "ns") => ns / 1e9,
+            _ => continue,
+        };
         if found.iter().all(|(other, _)| other != name) {
-            found.push((name.to_owned(), secs.max(LEAST_SECS)));
+            found.push((name.to_owned(), secs));
         }
     }
     found
@@ -350,6 +354,7 @@ mod tests {
         let text = "unpack    0.17 s\nbuild     left out: no compiler here\nchecksum  0.05 s\nchecksum  9.99 s\n= 3 files\n";
         assert_eq!(phases(text), [("unpack".to_owned(), 0.17), ("checksum".to_owned(), 0.05)]);
         assert_eq!(phases("find 0.00 s"), [("find".to_owned(), LEAST_SECS)]);
+        assert_eq!(phases("nfs.stat 500 ns"), [("nfs.stat".to_owned(), 5e-7)]);
     }
 
     #[test]

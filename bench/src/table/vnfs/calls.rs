@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::Plan;
 use crate::error::{Doing, Error, Result};
@@ -84,6 +84,20 @@ pub fn run(sheet: &mut Sheet<'_, String, Way>, report: &mut Report) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Makes the calls in a folder with headers until the time is over, and prints the median of each.
+pub fn print_medians(folder: &Path, within: Duration, out: &mut dyn Write) -> Result<()> {
+    let (mut caller, end) = (Caller::new(folder)?, Instant::now() + within);
+    while Instant::now() < end {
+        go_on()?;
+        caller.pass()?;
+        thread::sleep(REST);
+    }
+    caller.clocks.iter().try_for_each(|(call, clock)| {
+        let name = call.replace(", ", "-");
+        writeln!(out, "{name} {:.0} ns", clock.quantile_ns(0.5)).doing(|| "print".to_owned())
+    })
 }
 
 /// State of the thread that makes the measured calls.

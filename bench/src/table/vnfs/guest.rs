@@ -1,4 +1,4 @@
-//! Four file systems in one UML guest: an ext4 disk of its own, and three mounts of the same server's
+//! Four file systems in one guest: an ext4 disk of its own, and three mounts of the same server's
 //! directory, by the guest kernel's NFS client, over shared memory with change notifications, and by
 //! virtio-fs. `bench/peers/vm/job` performs the work in the guest.
 
@@ -28,15 +28,48 @@ const ALONE: &str = "ip link set lo up && exec \"$@\"";
 /// Row with the sum of all phases.
 const IN_ALL: &str = "in all";
 
-/// Measures Postmark's job with each row's sizes and ratio of reads.
+/// Kind of guest, as `tests/guests/run` names it.
+#[derive(Clone, Copy)]
+enum Kind {
+    Uml,
+    Qemu,
+}
+
+/// Duration of [`calls`] on each file system.
+const CALLS_SECS: &str = "15";
+const QUICK_CALLS_SECS: &str = "1";
+
+/// Measures Postmark's job with each row's sizes and ratio of reads, under User Mode Linux.
 pub fn postmark(sheet: &mut Sheet<'_, Row<Mail>>, report: &mut Report) -> Result<()> {
+    mail(Kind::Uml, sheet, report)
+}
+
+/// Measures Postmark's job under QEMU's emulation; not in a quick run, which would mostly boot.
+pub fn qemu(sheet: &mut Sheet<'_, Row<Mail>>, report: &mut Report) -> Result<()> {
+    if sheet.plan.quick {
+        return Err(Error::Absent("without --quick: a guest of QEMU boots for half a minute".to_owned()));
+    }
+    mail(Kind::Qemu, sheet, report)
+}
+
+fn mail(kind: Kind, sheet: &mut Sheet<'_, Row<Mail>>, report: &mut Report) -> Result<()> {
     let files = sheet.plan.files.unwrap_or(sheet.number("files"));
     sheet.set("files", &files);
     let group = |Mail { bytes_max, reads }: &Mail| format!("{bytes_max}:{reads}");
-    let mut words = vec!["postmark".to_owned(), this_program()?.display().to_string(), files.to_string()];
+    let mut words = vec!["postmark".to_owned(), files.to_string()];
     words.extend(sheet.rows.iter().map(|row| group(&row.work)));
     let rows: Vec<_> = sheet.rows.iter().map(|row| (group(&row.work), row.name.clone())).collect();
-    rounds(sheet, report, &words, &rows)
+    rounds((kind, Unit::Seconds), sheet, report, &words, &rows)
+}
+
+/// Measures single system calls while C files are compiled on the same file system.
+pub fn calls(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    let source = in_checkout(".cache/sources/lua.tar.gz")?;
+    let secs = if sheet.plan.quick { QUICK_CALLS_SECS } else { CALLS_SECS };
+    sheet.set("secs", &secs);
+    let rows: Vec<_> = sheet.rows.iter().map(|row| (row.replace(", ", "-"), row.clone())).collect();
+    let words = ["calls".to_owned(), source.display().to_string(), secs.to_owned()];
+    rounds((Kind::Uml, Unit::Nanoseconds), sheet, report, &words, &rows)
 }
 
 /// Measures an unpacked source tree: searched, copied, listed and removed.
@@ -55,11 +88,12 @@ fn steps(job: &str, sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     let source = tarball(if sheet.plan.quick { "lua" } else { "httpd" }).or_else(|_| tarball("lua"))?;
     sheet.set("source", &source.file_name().unwrap_or_default().to_string_lossy());
     let rows: Vec<_> = sheet.rows.iter().map(|row| (row.clone(), row.clone())).collect();
-    rounds(sheet, report, &[job.to_owned(), source.display().to_string()], &rows)
+    rounds((Kind::Uml, Unit::Seconds), sheet, report, &[job.to_owned(), source.display().to_string()], &rows)
 }
 
 /// Runs a job in a new guest in each round, and reports its phases: `rows` are names of phases and rows.
 fn rounds<R: Named + DeserializeOwned>(
+    (kind, unit): (Kind, Unit),
     sheet: &mut Sheet<'_, R>,
     report: &mut Report,
     job: &[String],
@@ -73,7 +107,7 @@ fn rounds<R: Named + DeserializeOwned>(
         go_on()?;
         Placement::leave()?;
         // A guest that fails is taken for one that lacks a prerequisite: the table is skipped.
-        let took = turn(&place, placement, job).map_err(|error| match error {
+        let took = turn(kind, &place, placement, job).map_err(|error| match error {
             Error::Interrupted => error,
             other => Error::Absent(other.to_string()),
         })?;
@@ -87,7 +121,8 @@ fn rounds<R: Named + DeserializeOwned>(
                     None if phase == IN_ALL => of_side.iter().map(|(_, secs)| secs).sum(),
                     None => continue,
                 };
-                report.add(row, "", column, Unit::Seconds, secs);
+                let scale = if unit == Unit::Nanoseconds { 1e9 } else { 1.0 };
+                report.add(row, "", column, unit, secs * scale);
             }
         }
     }
@@ -96,7 +131,7 @@ fn rounds<R: Named + DeserializeOwned>(
 
 /// Boots a guest that performs the job once on each file system; returns the seconds of each phase, named
 /// `SIDE.PHASE` (see [`SIDES`]).
-fn turn(place: &Place, placement: Placement, job: &[String]) -> Result<Vec<(String, f64)>> {
+fn turn(kind: Kind, place: &Place, placement: Placement, job: &[String]) -> Result<Vec<(String, f64)>> {
     let [memory, bell, files_at, image, disk_at]: [PathBuf; 5] =
         ["memory", "bell", "virtiofs.sock", "image", "disk.sock"].map(|name| place.beside(name));
     let (shared, tombolo) = (place.shared(), find(TOMBOLO)?);
@@ -120,10 +155,15 @@ fn turn(place: &Place, placement: Placement, job: &[String]) -> Result<Vec<(Stri
     let mut command = Command::new("nsenter");
     command.arg(format!("--net={network}")).arg("--").arg(&run);
     command.env("TOMBOLO_NETWORK", name).env("TOMBOLO_STATIC", &tombolo);
-    command.args(["uml", "--mem", "512M", "--timeout", LIFE_SECS]);
+    match kind {
+        Kind::Uml => command.arg("uml"),
+        Kind::Qemu => command.args(["qemu", "--module", "ext4"]),
+    };
+    command.args(["--mem", "512M", "--timeout", LIFE_SECS]);
     command.arg("--nfs").arg(format!("{PORT}{}", server.export));
     command.arg("--shm").arg(region("")).arg("--bell").arg(&bell).arg("--tombolo");
     command.arg("--virtiofs").arg(&files_at).arg("--blk").arg(&disk_at);
+    command.arg("--add").arg(this_program()?);
     command.arg(in_checkout("bench/peers/vm/job")?).arg("mounts").args(job);
     phases_of(&mut command)
 }

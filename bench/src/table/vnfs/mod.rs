@@ -33,6 +33,8 @@ mod guest;
 mod library;
 mod notices;
 
+pub use calls::print_medians;
+
 /// All parts in order, by name.
 pub const PARTS: &[(&str, Part)] = &[
     ("mounts", part!("vnfs-mounts", mounts)),
@@ -47,6 +49,8 @@ pub const PARTS: &[(&str, Part)] = &[
     ("guest-postmark", part!("vnfs-guest-postmark", guest::postmark)),
     ("guest-tree", part!("vnfs-guest-tree", guest::tree)),
     ("guest-build", part!("vnfs-guest-build", guest::build)),
+    ("guest-calls", part!("vnfs-guest-calls", guest::calls)),
+    ("guest-qemu", part!("vnfs-guest-qemu", guest::qemu)),
 ];
 
 /// Operation of a row: [`stat`], [`find_newer`], [`list_long`] or [`git_status`].
