@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use fastrand::Rng;
@@ -13,8 +14,8 @@ use crate::measure::go_on;
 /// Seed, for the same files and transactions in each run.
 const SEED: u64 = 42;
 const BYTES_MIN: usize = 512;
-/// Size of a read or write.
-const PIECE: usize = 4096;
+/// Maximum size of a read or write.
+const PIECE_MAX: usize = 1 << 20;
 
 /// Parameters of the job.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +89,7 @@ impl Pool<'_> {
     fn read(&mut self) -> Result<()> {
         let (path, at) = self.one();
         let mut file = File::open(&path).doing_to("open", &path)?;
-        let (mut buffer, mut total) = ([0; PIECE], 0);
+        let (mut buffer, mut total) = (vec![0; piece(&file).doing_to("look at", &path)?], 0);
         loop {
             match file.read(&mut buffer).doing_to("read", &path)? {
                 0 => break,
@@ -126,9 +127,15 @@ impl Pool<'_> {
         self.content
             .get(..bytes)
             .unwrap_or_default()
-            .chunks(PIECE)
+            .chunks(piece(file)?)
             .try_for_each(|piece| file.write_all(piece))
     }
+}
+
+/// Returns the size of reads and writes: Postmark uses the C library's streams, whose buffers are as large as
+/// stat(2) recommends.
+fn piece(file: &File) -> std::io::Result<usize> {
+    Ok((file.metadata()?.blksize() as usize).clamp(BYTES_MIN, PIECE_MAX))
 }
 
 #[cfg(test)]

@@ -67,9 +67,11 @@ impl Body {
             | Body::Page { .. } => out,
             Body::Entry(entry) => out.with(&entry_out(entry, session)),
             Body::NoEntry => out.with(&reply::no_entry(session.absence().unwrap_or_default())),
-            Body::Attr(attr) => out.with(&reply::attr(attr::to_wire(attr), session.lifetimes_of(attr).attr)),
+            Body::Attr(attr) => {
+                out.with(&reply::attr(attr::to_wire(&shown(attr)), session.lifetimes_of(attr).attr))
+            }
             Body::Statx(attr) => {
-                out.with(&reply::statx(attr::to_statx(attr), session.lifetimes_of(attr).attr))
+                out.with(&reply::statx(attr::to_statx(&shown(attr)), session.lifetimes_of(attr).attr))
             }
             Body::Open(file, flags, None) => out.with(&reply::open(FileHandle(file.open.0), *flags)),
             Body::Open(file, flags, Some(backing)) => {
@@ -118,12 +120,24 @@ impl Body {
     }
 }
 
+/// Minimum of the preferred transfer size that programs see of a file, in bytes. The C library's streams and
+/// other programs write in pieces of that size, each of which is a request, and for a guest's mount a change
+/// of processes.
+const TRANSFER_BYTES_MIN: u32 = 64 << 10;
+
+/// Returns the attributes that the kernel is given.
+fn shown(attr: &Attr) -> Attr {
+    let is_file = attr.file_type == FileType::Regular;
+    let block_size = if is_file { attr.block_size.max(TRANSFER_BYTES_MIN) } else { attr.block_size };
+    Attr { block_size, ..*attr }
+}
+
 fn entry_out(entry: &Entry, session: &Session) -> EntryOut {
     let Entry { node, attr } = entry;
     let keep = session.lifetimes_of(attr);
     // The kernel treats the root as another node if its generation differs from the kernel's initial one.
     let generation = if *node == NodeId::ROOT { 0 } else { attr.generation };
-    reply::entry(wire_node(*node), generation, attr::to_wire(attr), keep)
+    reply::entry(wire_node(*node), generation, attr::to_wire(&shown(attr)), keep)
 }
 
 /// Encodes a page, whose budget matches `body`; returns the number of bytes used.
