@@ -32,7 +32,8 @@ use crate::failure::Outcome;
 pub struct ProxyArgs {
     #[command(flatten)]
     options: ServerOptions,
-    /// Cache directory, created if it is missing. It belongs to one origin, and one proxy at a time uses it.
+    /// Cache directory, created if it is missing. It belongs to this origin (that of a session to the part
+    /// sessions/NAME), and one proxy at a time uses it.
     #[arg(long, value_name = "DIR", help_heading = CACHE)]
     cache: PathBuf,
     #[command(flatten)]

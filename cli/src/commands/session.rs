@@ -73,6 +73,9 @@ enum Action {
         json: bool,
     },
     /// Send all changes to the origin, and wait for completion.
+    ///
+    /// Waits as long as the origin does not answer (with `soft` in its URL until that gives up), and fails if
+    /// it refuses changes.
     Flush(Of),
     /// Send all changes to the origin, then revalidate everything cached.
     Invalidate(Of),
@@ -86,7 +89,7 @@ enum Action {
         /// Wait for the origin (the default).
         #[arg(long)]
         remote: bool,
-        /// Fail after this time.
+        /// Fail after this time (by default wait for ever).
         #[arg(long, value_name = "SECONDS")]
         timeout: Option<u32>,
     },

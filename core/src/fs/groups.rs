@@ -159,11 +159,13 @@ pub trait PersistentHandles: Send + Sync {
     /// Returns the handle of a node.
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle>;
     /// Returns the node of a handle, counting a look-up. Fails with [`Error::Stale`](crate::Error::Stale) if
-    /// the node no longer exists or never existed.
+    /// the node no longer exists or never existed. Permissions for the directories above are not required,
+    /// except by an implementation that finds the node by its path, which fails without them.
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry>;
     /// Returns the parent of a directory, counting a look-up, so that a caller that resolved a handle finds
     /// the path to the root. The root is its own parent. Fails with [`Error::Stale`](crate::Error::Stale) for
-    /// a directory that has left the export. For a file: the directory in which it was last found, if known.
+    /// a directory that has left the export. For a file: the directory in which it was last found, or
+    /// [`Error::NotDirectory`] if only the parents of directories are found.
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry>;
     /// Returns a node by its number even after it was forgotten, counting a look-up. Fails with
     /// [`Error::Stale`] if the file no longer exists or its number has been discarded, which may happen at

@@ -7,6 +7,7 @@
 //!
 //! - A handle is stale after another program renames the file or a directory above it, until the file is seen
 //!   again: it then has the same handle, as far as the file system distinguishes files.
+//! - Its resolution and that of the parent need the caller's permission to search the path's directories.
 //! - A file last seen with one link gets a new handle if another program has linked it since and its known
 //!   name is then removed: removed files are dropped at once, or they would fill the table.
 //! - If the file system has no generations (for a local directory: times of birth), a file that reuses the

@@ -86,11 +86,11 @@ impl Session {
         &self,
         _: &Ctx,
         (parent, name): (NodeId, Name<'_>),
-        part: impl FnOnce(&dyn FileSystem) -> Answer<Change>,
+        remove: impl FnOnce(&dyn FileSystem) -> Answer<Change>,
     ) -> Answer<Change> {
         let leaving = self.nodes.location_and_file(parent, name);
         let nodes = self.nodes.clone();
-        part(&*self.inner).map(move |done| {
+        remove(&*self.inner).map(move |done| {
             if let Some((location, Some(was))) = leaving {
                 nodes.shared.change(|table| table.name_removed(&location, was));
             }
@@ -142,6 +142,7 @@ impl SessionNodes {
     fn count(&self, node: NodeId, id: Id) {
         let mut nodes = lock(&self.nodes);
         let node = nodes.entry(node).or_insert(Node { id, look_ups: 0 });
+        // The table may have dropped the node's former number.
         node.id = id;
         node.look_ups += 1;
     }
@@ -186,8 +187,9 @@ impl PersistentHandles for Session {
         let Some(id) = self.nodes.id(node) else { return Answer::err(Error::Stale) };
         let parent = or_answer!(self.nodes.shared.table().parent(id));
         let (inner, nodes, own_cx) = (self.inner.clone(), self.nodes.clone(), cx.clone());
-        // The recorded path of the directory must still lead to it: another program may have moved it.
+        // Not looked up before it is awaited, below.
         let parent = self.resolve_id(cx, parent);
+        // The recorded path of the directory must still lead to it: another program may have moved it.
         self.resolve_id(cx, id).then(move |entry| {
             nodes.forget(&[(entry.node, 1)]);
             inner.forget(&own_cx, &[(entry.node, 1)]);

@@ -75,7 +75,7 @@ pub struct Replies {
 struct LayerState {
     /// Entries of operations that must not run twice; also in the state file, if there is one.
     durable: Arc<Table>,
-    /// Entries of all other operations, in memory only.
+    /// Entries of all other changes, in memory only.
     fleeting: Arc<Table>,
     counters: Arc<Counters>,
     /// Locks of the files being appended to.

@@ -8,7 +8,7 @@ pub struct Options {
     /// Limits of operations that must not run twice: those that create, remove or move names, appends,
     /// changes of size, guarded changes of attributes, and conditional changes of extended attributes.
     pub durable: Limits,
-    /// Limits of all other operations, mostly writes, whose outcomes are in memory only. They are separate,
+    /// Limits of all other changes, mostly writes, whose outcomes are in memory only. They are separate,
     /// so that a stream of writes does not evict the durable outcomes.
     pub fleeting: Limits,
 }
@@ -17,12 +17,14 @@ pub struct Options {
 /// new request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of entries of all clients. Above it old ones are evicted.
+    /// Maximum number of entries of all clients. At the limit an old answered one is evicted; if there is
+    /// none, a new request is performed without an entry, so that its duplicates are performed too.
     pub entries: usize,
-    /// Maximum number of entries of one client. Enforced at once for a client that cannot have more than
-    /// 1,024 requests in progress; other clients may exceed it until the total is reached.
+    /// Maximum number of entries of one client. Enforced at once for a client whose requests have
+    /// [`KeyProperties::FEW_UNDER_WAY`](tombolo_core::KeyProperties::FEW_UNDER_WAY), of a link or of a kept
+    /// virtio-fs device; other clients may exceed it until the total is reached.
     pub entries_per_client: usize,
-    /// Maximum time since the reply, after which an outcome is dropped.
+    /// Maximum time since the reply, or since a restart that restored the outcome, after which it is dropped.
     pub age: Duration,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct DataFiles {
 #[derive(Debug)]
 pub(crate) struct DataFile {
     pub generation: u64,
-    path: PathBuf,
+    pub path: PathBuf,
     file: Mutex<Option<Arc<File>>>,
     /// `true` if the file is removed with its last reference.
     is_doomed: AtomicBool,

@@ -1,4 +1,5 @@
-//! The database of the journal: its tables, the writing of groups of changes, and the reading at the start.
+//! The database of the journal: its tables (`docs/formats/write-back.md`), the writing of groups of changes,
+//! and the reading at the start.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -46,7 +47,7 @@ pub enum JournalError {
     },
 }
 
-/// Contents of the database at the start.
+/// Contents of the journal at the start.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// Rows of nodes by number, and of names by directory and name.
@@ -55,6 +56,7 @@ pub(crate) struct Kept {
     /// Records by which the cache finds its nodes again even if it has lost their numbers, by number.
     pub records: Vec<(u64, Vec<u8>)>,
     /// Ranges with data, and those of them that fail their checksums, by the generation of the data file.
+    /// `torn` is filled only when the journal is opened.
     pub extents: HashMap<u64, Vec<Range<u64>>>,
     pub torn: HashMap<u64, Vec<Range<u64>>>,
     /// Number of the latest change, and of the latest change that the origin has.
@@ -124,6 +126,7 @@ pub(crate) fn commit(
     if is_emptied {
         run(database, "delete from pieces", [])?;
     }
+    // These files were just synced, with the data that earlier groups have stored as pieces.
     for generation in batch.files.keys() {
         run(database, "delete from pieces where generation = ?", [generation.cast_signed()])?;
     }
@@ -228,7 +231,7 @@ pub(crate) fn new_tag(database: &Connection) -> rusqlite::Result<u64> {
 }
 
 /// Moves the data stored in the journal to their files, which are synced before the journal drops the data.
-/// Fails if data do not match their checksum.
+/// Fails if data do not match their checksum. `path` is the database's.
 pub(crate) fn replay(
     database: &Connection,
     files: &Arc<DataFiles>,
@@ -246,7 +249,7 @@ pub(crate) fn replay(
         }
         let file = files.file(generation.cast_unsigned());
         file.write(at.cast_unsigned(), bytes.into()).map_err(|error| JournalError::Io {
-            path: path.to_owned(),
+            path: file.path.clone(),
             source: std::io::Error::other(error),
         })?;
         any = true;
@@ -255,7 +258,7 @@ pub(crate) fn replay(
     if any {
         let dir = File::open(files.dir())
             .and_then(|dir| tombolo_sys::sync::file_system(dir.as_fd()).map_err(Into::into));
-        dir.map_err(|source| JournalError::Io { path: path.to_owned(), source })?;
+        dir.map_err(|source| JournalError::Io { path: files.dir().to_owned(), source })?;
         database.execute("delete from pieces", []).map_err(failed)?;
     }
     Ok(())

@@ -34,17 +34,19 @@ pub struct CacheOptions {
     /// digest are read from the origin. A proxy with this option lends only data in its own cache.
     #[arg(long, value_name = "URL", help_heading = CACHE)]
     pub data_from: Option<NfsUrl>,
-    /// Maximum amount of cached data (by default 8G); data not used recently are evicted.
+    /// Maximum size of this tree's cached data and their index (by default 8G); data not used recently are
+    /// evicted.
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub cache_size: Option<Size>,
-    /// Unit of fetching and checking, from 4K to 1M (by default 64K).
+    /// Unit of fetching and checking, a power of two from 4K to 1M (by default 64K).
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub block_size: Option<Size>,
-    /// Treatment of changes (by default write-through). write-back requires --contract exclusive; --readonly
-    /// overrides the other modes.
+    /// Treatment of changes (by default write-through). write-back requires --contract exclusive and excludes
+    /// --readonly, which overrides the other modes.
     #[arg(long, value_name = "MODE", help_heading = CACHE)]
     pub mode: Option<CacheMode>,
-    /// Maximum amount of unsent changes with --mode write-back (by default 4G); writers block at the limit.
+    /// Maximum amount of this tree's unsent changes with --mode write-back, besides --cache-size (by default
+    /// 4G); writers block at the limit.
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub write_back_limit: Option<Size>,
     /// How stale cached data may be (by default close-to-open): immutable, exclusive, close-to-open, lease or
@@ -87,8 +89,9 @@ pub struct CacheOptions {
     /// PATTERN is as for `serve --ask`: with a `/` it matches a path within the tree, otherwise a name.
     /// whole-files=yes fetches all of a file once a part is read. prefetch=yes (the default) fetches
     /// neighbours of what is read or listed, no does not, and tree fetches all names below a directory at its
-    /// first look-up. read-ahead=SIZE limits the read-ahead (by default 16M). block-size, mode, contract and
-    /// attr-refresh are as the options.
+    /// first look-up, and the small files next to the first one read. read-ahead=SIZE limits the read-ahead
+    /// (by default 16M). block-size, mode (write-through or read-only), contract and attr-refresh are as the
+    /// options.
     #[arg(long, value_name = "PATTERN,KEY=VALUE[,…]", help_heading = CACHE)]
     pub rule: Vec<RuleArg>,
     /// TOML file with cache-size, write-back-limit and the keys of --rule for all files, and the latter for

@@ -52,7 +52,7 @@ pub struct ServerOptions {
     /// Directory to share, and its export name (by default `/` and its last component).
     ///
     /// The tree of another server also works: `shm:SOCKET/NAME` over shared memory, `nfs://HOST/NAME` over
-    /// NFS.
+    /// NFS, `nfs+ssh://HOST/PATH` through ssh(1).
     #[arg(value_name = "DIR[=/NAME]")]
     #[serde(deserialize_with = "list")]
     pub dir: Vec<ExportArg>,
@@ -240,8 +240,8 @@ pub struct ServerOptions {
     #[serde(deserialize_with = "list")]
     pub allow: Vec<Network>,
     /// Clients that may hold leases (`tombolo proxy --contract lease`); a change by another client waits
-    /// until they return theirs. Those of a network, those with certificates (tls), or none (off); repeatable
-    /// (by default those of this host and those with certificates).
+    /// until they return theirs, at most 20 seconds. Those of a network, those with certificates (tls), or
+    /// none (off); repeatable (by default those of this host and those with certificates).
     #[arg(long, value_name = "CIDR|tls|off", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
     pub leases: Vec<LeasesArg>,

@@ -30,12 +30,12 @@ impl FromStr for NfsArg {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SquashArg {
-    /// None: a client's root is root on this host.
+    /// No user: a client's root is root on this host
     None,
-    /// Root.
+    /// User 0 and group 0
     #[default]
     Root,
-    /// All.
+    /// All users
     All,
 }
 

@@ -65,7 +65,7 @@ pub const ORIGIN: &str = "Origin: nfs://HOST/NAME, nfs+ssh://HOST/PATH, shm:SOCK
 
 /// Replaces the help of `tombolo serve DIR[=/NAME]`: the session has a name already.
 fn describe_origin(dir: Arg) -> Arg {
-    dir.value_name("LOCATION").help(ORIGIN).long_help(None::<&str>)
+    dir.value_name("LOCATION").help(format!("{ORIGIN}. Exactly one")).long_help(None::<&str>)
 }
 
 /// Replaces the help of `tombolo serve --control`: the socket selects the proxy.
@@ -100,7 +100,8 @@ pub fn describe_for_proxy(option: Arg) -> Arg {
         ),
         "host_watch" => (
             "Watch an origin that is a local directory for changes by other processes of this host",
-            "Requires root. No effect on other origins, for which --coherence push needs neither.",
+            "Requires root. Implied by --coherence push. No effect on other origins, for which --coherence push \
+             requires no root.",
         ),
         _ => return option,
     };

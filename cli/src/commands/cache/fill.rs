@@ -24,7 +24,7 @@ use crate::progress::bar;
 
 #[derive(Args)]
 pub struct FillArgs {
-    /// Origin: nfs://HOST/NAME, shm:SOCKET/NAME or a directory, as for `tombolo proxy`.
+    /// Origin: nfs://HOST/NAME, nfs+ssh://HOST/PATH, shm:SOCKET/NAME or a directory, as for `tombolo proxy`.
     #[arg(value_name = "LOCATION")]
     tree: PathBuf,
     /// Paths within the tree (by default all of it).
@@ -33,10 +33,11 @@ pub struct FillArgs {
     /// Cache directory, created if it is missing.
     #[arg(long, value_name = "DIR")]
     cache: PathBuf,
-    /// Maximum amount of cached data (by default 8G).
+    /// Maximum size of the cached data and their index (by default 8G). If the files are larger, later ones
+    /// evict earlier ones, and the command fails.
     #[arg(long, value_name = "SIZE")]
     cache_size: Option<Size>,
-    /// Unit of fetching and checking, from 4K to 1M (by default 64K).
+    /// Unit of fetching and checking, a power of two from 4K to 1M (by default 64K).
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Size>,
     /// Number of files fetched concurrently.

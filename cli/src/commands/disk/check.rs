@@ -25,7 +25,8 @@ use super::{shower, stopping};
 /// Check the tables of an image, and read all data.
 ///
 /// Also checks the backing files of qcow2 images and overlays. Nothing is changed. A local disk that
-/// others write to is refused. Exits with 1 if the disk is damaged.
+/// others write to is refused. Exits with 1 if the disk is damaged; after another failure too, but then no
+/// result is printed.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DiskCheckArgs {

@@ -38,7 +38,8 @@ use merge::{DiskDiscardArgs, DiskMergeArgs};
 ///
 /// Serves an image (raw, qcow2 or an overlay), a block device, a disk of an NBD server, or a file on an NFS
 /// server. Blocks that a guest discards are freed in local images. A local image is locked as by QEMU,
-/// against other servers and VMMs. NFS has no locks: let only one server use a file there.
+/// against other servers and VMMs. NFS has no locks: let only one server use a file there. While the server
+/// of a remote disk is away, the guest's requests wait; with `soft` in an nfs:// URL they fail in the end.
 ///
 /// Runs in the foreground and logs to standard error. Once ready, it prints a line that begins with `ready`
 /// for each endpoint, followed by the options for the VMM and the command for the guest. SIGINT or SIGTERM

@@ -37,7 +37,7 @@ pub struct ImageScanArgs {
     /// Directory of the files.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Block size, from 4K to 1M (by default 4K, a page of memory).
+    /// Block size, a power of two from 4K to 1M (by default 4K, a page of memory).
     #[arg(long, value_name = "SIZE")]
     block: Option<Size>,
     /// Advice to proxies for a file: on-demand (the default) fetches what is read; whole fetches all of the

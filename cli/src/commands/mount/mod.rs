@@ -80,9 +80,10 @@ Mount options:
   ro                    refuse changes
   allow_other           admit users other than the mounting one
   coherence=POLICY      kernel cache policy: strict (no caching), auto (close-to-open, 1 s; the
-                        default), always (a day), push (everything until it changes). push is for
-                        directories, mounted by root, and for shared-memory servers that have
-                        --host-watch, where it is the default unless noperm is given
+                        default), always (a day), push (everything until it changes). Over NFS the
+                        times of actimeo= (below) are added to these. push is for directories,
+                        mounted by root, and for shared-memory servers that have --host-watch,
+                        where it is the default unless noperm is given
   locks=shared|local    scope of file locks: all users of the directory or export (the default
                         where the server has locks, so not over NFS), or this mount only, with
                         locks managed by the kernel at a hundredth of the cost
@@ -124,15 +125,16 @@ Options for NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?pr
                         tune)
   nconnect=N            number of connections, 1 to 16 (default: 1)
   readahead=N           read-ahead in bytes (default: 4M)
-  hard, soft            retry for ever (the default), or fail after one more than retrans= time-outs
+  hard, soft            retry for ever (the default), or fail after one more than retrans=
+                        time-outs, which are 180 s by default, over UDP less
   timeo=TENTHS          time-out of a request in tenths of a second (default: 600; over UDP 11);
                         also the wait of a soft mount over shared memory
-  retrans=N             number of time-outs before the last one, with soft (default: 2; over UDP 3)
+  retrans=N             number of time-outs that soft tolerates (default: 2; over UDP 3)
   intr, nointr          calls of a killed program end at once, or never (default: after a wait of
                         2 s)
-  ac, noac, actimeo=S   attribute cache time in seconds; with noac and 0 the kernel does not cache
-                        either. acregmin=, acregmax=, acdirmin=, acdirmax=: individually (default:
-                        3, 60, 30, 60)
+  ac, noac, actimeo=S   attribute cache time in seconds, to which the kernel's (coherence=) is
+                        added; with noac and 0 the kernel does not cache either. acregmin=,
+                        acregmax=, acdirmin=, acdirmax=: individually (default: 3, 60, 30, 60)
   retry=N               minutes to retry if the server is not reachable yet (default: 2; nfs+shm:
                         0; with bg 10000)
   bg, fg                return if the server is not reachable yet, and retry in the background; or
@@ -148,7 +150,7 @@ Options for NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?pr
   ssh=COMMAND           for nfs+ssh://: command to reach the other host (default: ssh), may
                         include arguments
   tombolo=PROGRAM       for nfs+ssh://: path of tombolo on the other host (default: tombolo)
-  vers=3, sec=sys, nolock always apply: locks are among the programs of this host only.";
+  vers=3, sec=sys, nolock always apply: locks apply within this mount only.";
 
 impl MountArgs {
     /// Returns the log destination: processes of a background mount also log to the system log once they

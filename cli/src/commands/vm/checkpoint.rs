@@ -28,7 +28,7 @@ pub struct CheckpointArgs {
     /// Repeat at this interval, until interrupted or the VM is not running.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     every: Option<u32>,
-    /// Number of checkpoints to keep; older ones are merged into later ones.
+    /// Number of checkpoints to keep, 1 to 8; older ones are merged into later ones.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=8))]
     keep: u8,
 }

@@ -57,7 +57,7 @@ pub struct CacheArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     cache_size: Option<String>,
     /// Read data from the cache of another host, whose proxy of the same tree is served as
-    /// nfs://HOST[:PORT]/NAME. That host need not be trusted.
+    /// nfs://HOST[:PORT]/NAME. That host need not be trusted. Applies when the proxy is started.
     #[arg(long, value_name = "URL", value_parser = checked::<NfsUrl>, help_heading = CACHE)]
     #[serde(skip_serializing_if = "Option::is_none")]
     data_from: Option<String>,

@@ -73,7 +73,7 @@ enum Action {
     /// Suspend a VM and detach its network card. It can be resumed, and made into an image.
     ///
     /// The guest must have booted, and support PCI hotplug: if it does not release its network card and
-    /// shares in time, the command fails and the VM continues.
+    /// shares within 20 seconds, the command fails and the VM continues.
     Suspend {
         #[command(flatten)]
         vm: Named,
@@ -224,8 +224,8 @@ impl PlaceArgs {
 ///
 /// The guest must have released its network card at the suspension, and configure a new one when it appears,
 /// as systemd-networkd and NetworkManager do. Host name, machine id and host keys are the image's until the
-/// guest replaces them with the values on its identity disk: install /usr/share/doc/tombolo/examples/guest in
-/// it before making the image.
+/// guest replaces them with the values on its identity disk, a small read-only disk that appears before the
+/// network card: install /usr/share/doc/tombolo/examples/guest in it before making the image.
 ///
 /// The image must not change: VMs of a changed image are refused. While the image's server is away, a guest
 /// that needs data not cached yet waits. To become independent of the image, make a full one of the clone:

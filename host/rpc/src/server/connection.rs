@@ -79,9 +79,9 @@ pub(super) struct Connection {
 enum Phase {
     /// Calls are received.
     Open,
-    /// Receiving has ended; calls already received are answered.
+    /// Receiving has ended; calls already begun are answered.
     Ended,
-    /// The connection sends the queued replies and accepts nothing more.
+    /// The connection sends the queued replies; unlike in `Ended`, those of calls in progress are dropped.
     Sealed,
     /// All replies are sent; input is read and discarded.
     Lingering { until: Instant, bytes: usize },
@@ -165,6 +165,7 @@ impl Connection {
             // The next receive returns the error.
             Phase::Open if !self.waits => NextStep::Again,
             Phase::Lingering { .. } => NextStep::Again,
+            // No reply can be delivered any more, and a waiting connection would not read the error.
             _ => NextStep::Close,
         }
     }
@@ -221,7 +222,7 @@ impl Connection {
         turn
     }
 
-    /// Stops receiving; calls already received are answered.
+    /// Stops receiving; calls already begun are answered, others that were received are dropped.
     pub(super) fn end(&mut self) -> NextStep {
         if self.phase == Phase::Open {
             self.phase = Phase::Ended;
@@ -239,6 +240,7 @@ impl Connection {
     /// Checks the time-outs, and releases unused memory.
     pub(super) fn sweep(&mut self, common: &Common, now: Instant) -> NextStep {
         let (options, counters) = (&common.options, &common.counters);
+        // Before the first answered call, only the data of a call count.
         if self.is_active() && (self.answered || self.reader.is_within_record()) {
             self.since = now;
             self.shared.activity.note(common, now, self.answered);
@@ -288,6 +290,7 @@ impl Connection {
             true if !self.waits || self.reader.is_receiving_long() => {
                 options.stuck_after.min(options.silent_after)
             }
+            // Closed only at the limit of connections.
             _ if self.answered => Duration::MAX,
             _ if self.is_shaking_hands() => options.stuck_after.min(options.silent_after),
             _ => options.silent_after,
@@ -301,6 +304,7 @@ impl Connection {
         self.reader.begin_turn(&mut context.area);
         let end = self.receive_and_run(context, &mut work);
         if work.bytes + work.calls > 0 || !matches!(end, TurnEnd::Limits) {
+            // A connection woken in vain keeps `wait`, by which it then goes to the front of its queue.
             self.wait = Queued::default();
         }
         if work.bytes + work.calls > 0 {
@@ -504,6 +508,7 @@ impl Connection {
                 goes_on
             }
             RunResult::Later => {
+                // Noted by the next sweep: a call in progress itself keeps the connection from being closed.
                 self.answered = true;
                 true
             }
@@ -570,7 +575,8 @@ fn needs_buffer(calls: &dyn Calls, record: &Source) -> bool {
     calls.needs_buffer(head.get(..len).unwrap_or_default())
 }
 
-/// Prepares a call for serving later. A short one is copied, since it may lie in the shared receive area.
+/// Prepares a call for serving later. A short one is copied, since it mostly lies in the shared receive area,
+/// which would be replaced; a longer one keeps its buffer.
 fn detach(record: Source, lease: Lease) -> (Source, Option<Lease>) {
     match record.len() {
         len @ ..=HEAD_BYTES => (Source::from(record.to_vec(len)), None),

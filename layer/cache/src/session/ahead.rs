@@ -35,7 +35,7 @@ const SMALL_BYTES_MAX: u64 = 4096;
 /// opens.
 const AWAITED_BYTES_MAX: u64 = 64 << 10;
 
-/// Maximum number of names of one directory examined.
+/// Maximum number of names of one directory examined for small files.
 const NAMES_MAX: usize = 8192;
 
 impl View {
@@ -94,7 +94,8 @@ impl View {
         begins
     }
 
-    /// Records the first use of a prefetched listing of `bytes`: the guess was right, and the walk continues.
+    /// Records the first use of a prefetched listing, upon which the walk continues. `bytes` is the listing's
+    /// size if it was a guess, which was right then, otherwise 0.
     pub(super) fn used_listing(&self, dir: &Arc<Object>, bytes: u64) {
         self.cache().counters.listing_used_bytes.add(bytes);
         let workers = self.cache().walk.used(bytes);
@@ -150,7 +151,8 @@ impl View {
     }
 
     /// Starts a worker on the thread pool: with an origin that answers at once, its work would delay the
-    /// caller.
+    /// caller. The worker acts as the caller's user, also for directories and files queued for others: the
+    /// origin may refuse it some, but permissions are cached by user, so it lets nobody read more.
     fn in_background<F>(&self, work: fn(Self) -> F, not_begun: fn(&Cache))
     where
         F: Future<Output = ()> + Send + 'static,
@@ -276,10 +278,12 @@ impl View {
         }
     }
 
-    /// Queues the files and subdirectories of a directory, in listing order, beginning after `after`.
+    /// Queues the files and subdirectories of a directory, in listing order: those behind `after`, then those
+    /// before it.
     async fn find_files(&self, dir: ObjectId, after: Option<ObjectId>) -> Result<()> {
         let dir = self.cache().object(dir)?;
         match UnderWay::begin(self.cache(), &dir) {
+            // No guess of the walk: the window of `files_ahead` limits the search too.
             Some(_under_way) => self.list_ahead(&dir, false).await?,
             None => drop(self.cache().walk.wait_for(dir.id).await),
         }

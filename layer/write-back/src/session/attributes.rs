@@ -50,7 +50,7 @@ impl View {
                 Ok(Some((before, node.attr)))
             })?;
             if let Some((before, after)) = done {
-                return self.settled(((after, self.told(&before, after)), ticket)).await;
+                return self.stable_if_keyed(((after, self.told(&before, after)), ticket)).await;
             }
         }
     }

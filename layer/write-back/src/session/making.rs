@@ -141,7 +141,7 @@ impl View {
         }
         let (attr, dir, ticket) = self.make(parent, &name, new).await?;
         let made = Made { entry: Entry { node: NodeId(attr.fileid), attr }, dir };
-        self.settled((made, ticket)).await
+        self.stable_if_keyed((made, ticket)).await
     }
 
     pub(super) async fn create(self, parent: NodeId, name: NameBuf, how: Create) -> Result<Created> {
@@ -181,7 +181,7 @@ impl View {
         };
         let node = NodeId(attr.fileid);
         let open = self.session.open(permit, node, how.flags, &self.cx.identity);
-        self.settled((Created { entry: Entry { node, attr }, open, dir }, ticket)).await
+        self.stable_if_keyed((Created { entry: Entry { node, attr }, open, dir }, ticket)).await
     }
 
     pub(super) async fn create_unnamed(self, parent: NodeId, how: Create) -> Result<Created> {
@@ -242,7 +242,7 @@ impl View {
             })?;
             if let Some((attr, (before, after))) = made {
                 let made = Made { entry: Entry { node, attr }, dir: self.told(&before, after) };
-                return self.settled((made, ticket)).await;
+                return self.stable_if_keyed((made, ticket)).await;
             }
         }
     }

@@ -130,7 +130,7 @@ impl View {
 
     /// Waits until a change is on the disk if its request has a key: a client that repeats requests after a
     /// crash does not repeat answered ones.
-    async fn settled<T>(&self, (done, ticket): (T, Ticket)) -> Result<T> {
+    async fn stable_if_keyed<T>(&self, (done, ticket): (T, Ticket)) -> Result<T> {
         if self.cx.key.is_some() {
             self.shared().journal.stable(ticket).await?;
         }

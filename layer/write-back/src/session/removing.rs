@@ -31,7 +31,7 @@ impl View {
                 Ok(Some(touch_dir(tree, parent, &dir, -i32::from(as_directory), user)))
             })?;
             if let Some((before, after)) = removed {
-                return self.settled((self.told(&before, after), ticket)).await;
+                return self.stable_if_keyed((self.told(&before, after), ticket)).await;
             }
         }
     }
@@ -89,7 +89,7 @@ impl View {
             if let Some((from, to)) = renamed {
                 let renamed =
                     Renamed { from_dir: self.told(&from.0, from.1), to_dir: self.told(&to.0, to.1) };
-                return self.settled((renamed, ticket)).await;
+                return self.stable_if_keyed((renamed, ticket)).await;
             }
         }
     }
@@ -155,6 +155,8 @@ impl View {
         }
     }
 
+    /// Moves a name, or exchanges two. Returns the attributes of the source's and of the target's directory,
+    /// each before and after.
     fn move_name(
         &self,
         tree: &mut Tree,
@@ -164,6 +166,7 @@ impl View {
     ) -> ((Attr, Attr), (Attr, Attr)) {
         let user = &self.cx.identity;
         let (from, to) = (source.dir, target.dir);
+        // Changes of both directories' numbers of subdirectories.
         let mut more = (0, 0);
         if let Some((moved, attr)) = &source.found {
             let is_directory = moved.file_type == FileType::Directory;
@@ -217,8 +220,9 @@ fn drop_name(tree: &mut Tree, target: Target, attr: &Attr) {
     tree.bury(target.node);
 }
 
-/// Returns `true` if nothing was created in a directory since it was found empty, or if the target is no
-/// directory.
+/// Returns `true` if nothing was created here in a directory since it was found empty, or if the target is no
+/// directory. If another writer has created something at the origin, the removal there brings the directory
+/// back (`origin::conflicts`).
 fn is_still_empty(tree: &Tree, target: Target) -> bool {
     target.file_type != FileType::Directory
         || !tree.names.get(&target.node).into_iter().flatten().any(|(_, place)| place.now.is_some())

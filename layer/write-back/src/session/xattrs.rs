@@ -118,7 +118,7 @@ impl View {
                 Ok(true)
             })?;
             if is_done {
-                return self.settled(((), ticket)).await;
+                return self.stable_if_keyed(((), ticket)).await;
             }
         }
     }
