@@ -15,7 +15,7 @@ use crate::measure::go_on;
 const SEED: u64 = 42;
 const BYTES_MIN: usize = 512;
 /// Maximum size of a read or write.
-const PIECE_MAX: usize = 1 << 20;
+const PIECE_MAX: usize = 8192;
 
 /// Parameters of the job.
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +133,7 @@ impl Pool<'_> {
 }
 
 /// Returns the size of reads and writes: Postmark uses the C library's streams, whose buffers are as large as
-/// stat(2) recommends.
+/// stat(2) recommends, up to [`PIECE_MAX`] (glibc, `_IO_file_doallocate`).
 fn piece(file: &File) -> std::io::Result<usize> {
     Ok((file.metadata()?.blksize() as usize).clamp(BYTES_MIN, PIECE_MAX))
 }

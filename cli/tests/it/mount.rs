@@ -15,7 +15,7 @@ fn mount_and_umount_return_when_complete() {
     assert_eq!(fs::read(scratch.mnt().join("file")).expect("read"), b"content\n");
     fs::write(scratch.mnt().join("new"), "by the mount").expect("write");
     assert_eq!(fs::read(scratch.path("tree/new")).expect("read"), b"by the mount");
-    assert_eq!(fs::metadata(scratch.mnt().join("new")).expect("stat").blksize(), 64 << 10);
+    assert_eq!(fs::metadata(scratch.mnt().join("new")).expect("stat").blksize(), 8 << 10);
     scratch.run("top --once").says(&["write", "fuse"]);
     fs::remove_file(scratch.mnt().join("new")).expect("remove");
     scratch.umount();

@@ -155,10 +155,14 @@ impl Bed {
         let [file, free] = ["", ".free"].map(|ending| self.path(&format!("vmm.{name}{ending}")));
         let moment = self.path("moment");
         let words = self.path(&format!("vmm.{name}.told"));
-        let _ = fs::remove_file(&words);
+        let written = move || {
+            let found = fs::metadata(&words).ok().filter(|words| words.len() > 0)?;
+            Some((found.mtime(), found.mtime_nsec()))
+        };
+        let before = written();
         thread::spawn(move || {
             // Tests move the script and read its words, so it has begun before its monitor answers.
-            while !has_come() || !fs::metadata(&words).is_ok_and(|words| words.len() > 0) {
+            while !has_come() || [None, before].contains(&written()) {
                 thread::sleep(Duration::from_millis(1));
             }
             let listener = loop {

@@ -6,9 +6,9 @@
 //!
 //! - [`PollWindow`], for threads of RPC, links and mounts, yields between polls, since the program may be
 //!   waiting for this very core. Each long sleep halves the polling time, down to zero. A sleep so short that
-//!   polling would have avoided it restores the full time. After a yield of over four times the maximum, in
-//!   which a busy thread had the core, the window stays closed for 16 short sleeps, and for twice as many
-//!   each next time, unless there have been many short yields since.
+//!   polling would have avoided it restores the full time. After a yield of over 200 µs, in which a busy
+//!   thread had the core, the window stays closed for 16 short sleeps, and for twice as many each next time,
+//!   unless there have been many short yields since.
 //! - [`SpinWindow`], for the threads of a guest's queues, never yields, since that would give the core away
 //!   for milliseconds on a busy machine. Polling must therefore be sure to pay: after polling in vain it is
 //!   tried ever more rarely.

@@ -1,3 +1,4 @@
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::link::Ends;
@@ -10,17 +11,19 @@ const POLL_TIME_MAX: Duration = Duration::from_micros(50);
 const BELL_POLL_TIME_MAX: Duration = Duration::from_micros(500);
 /// Minimum polling time that is worth its system calls.
 const POLL_TIME_MIN: Duration = Duration::from_micros(4);
-/// Duration of a yield, in maximum polling times, beyond which another thread must have used the processor:
-/// 200 µs, and over a bell 2 ms, since a guest with one processor yields it to the very program that is to
+/// Duration of a yield beyond which another thread must have used the processor.
+const YIELD_MAX: Duration = Duration::from_micros(200);
+/// The same over a bell on a machine with one processor: a guest yields it to the very program that is to
 /// send the next request.
-const YIELDS_MAX: u32 = 4;
+const ONLY_PROCESSOR_YIELD_MAX: Duration = Duration::from_millis(2);
 /// Initial and maximum number of short sleeps before polling resumes after a long yield.
 const PENALTY: (u32, u32) = (16, 1 << 16);
 /// Number of short yields after which the penalty is halved; otherwise a few long yields would end the
-/// polling of a long-lived link for good. A long yield costs a time slice of some 3 ms, as much as 300 polls
-/// of 25 yields save, 10 µs each. Over a bell a poll has one or two yields and saves more than 100 µs.
+/// polling of a long-lived link for good. A long yield costs a time slice of up to 3 ms, as much as 300 polls
+/// of 25 yields save, 10 µs each. In a guest with one processor a poll has one or two yields and saves more
+/// than 100 µs.
 const FORGIVEN_AFTER: u32 = 8192;
-const FORGIVEN_AFTER_OVER_BELL: u32 = 256;
+const ONLY_PROCESSOR_FORGIVEN_AFTER: u32 = 256;
 
 /// The learnt polling time of one consumer: halved whenever polling found nothing in time, down to zero, and
 /// restored after a sleep so short that polling would have avoided it.
@@ -31,35 +34,48 @@ const FORGIVEN_AFTER_OVER_BELL: u32 = 256;
 #[derive(Debug, Clone, Copy)]
 pub struct PollTime {
     max: Duration,
+    /// Maximum duration of a short yield.
+    yield_max: Duration,
     /// Number of short yields after which `penalty` is halved.
     forgiven_after: u32,
     /// Current polling time.
     length: Duration,
     /// Number of short sleeps until polling may resume.
     closed_for: u32,
-    /// Value of `closed_for` set by the last long yield; 0 before the first.
+    /// Value of `closed_for` set by the last long yield, halved since by short ones; 0 before the first.
     penalty: u32,
-    /// Number of short yields since `penalty` changed.
+    /// Number of short yields since the last long one, or since `penalty` was halved.
     short_yields: u32,
 }
 
 impl Default for PollTime {
     fn default() -> PollTime {
-        PollTime::up_to(POLL_TIME_MAX, FORGIVEN_AFTER)
+        PollTime {
+            max: POLL_TIME_MAX,
+            yield_max: YIELD_MAX,
+            forgiven_after: FORGIVEN_AFTER,
+            length: POLL_TIME_MAX,
+            closed_for: 0,
+            penalty: 0,
+            short_yields: 0,
+        }
     }
 }
 
 impl PollTime {
     /// Returns the polling time of a consumer of this link.
     pub fn of(ends: &Ends) -> PollTime {
-        match ends.bell {
-            Some(_) => PollTime::up_to(BELL_POLL_TIME_MAX, FORGIVEN_AFTER_OVER_BELL),
-            None => PollTime::default(),
-        }
+        let is_only = || available_parallelism().is_ok_and(|processors| processors.get() == 1);
+        if ends.bell.is_some() { PollTime::over_bell(is_only()) } else { PollTime::default() }
     }
 
-    fn up_to(max: Duration, forgiven_after: u32) -> PollTime {
-        PollTime { max, forgiven_after, length: max, closed_for: 0, penalty: 0, short_yields: 0 }
+    fn over_bell(is_only_processor: bool) -> PollTime {
+        let (yield_max, forgiven_after) = match is_only_processor {
+            true => (ONLY_PROCESSOR_YIELD_MAX, ONLY_PROCESSOR_FORGIVEN_AFTER),
+            false => (YIELD_MAX, FORGIVEN_AFTER),
+        };
+        let (max, length) = (BELL_POLL_TIME_MAX, BELL_POLL_TIME_MAX);
+        PollTime { max, length, yield_max, forgiven_after, ..PollTime::default() }
     }
 
     /// Returns the maximum. A sleep shorter than this is one that polling would have avoided.
@@ -89,10 +105,10 @@ impl PollTime {
         }
     }
 
-    /// Records a yield of this duration, and ends polling if it was longer than four times the maximum.
-    /// Returns `true` if polling should continue.
+    /// Records a yield of this duration, and ends polling if it was longer than 200 µs (2 ms over a bell on a
+    /// machine with one processor). Returns `true` if polling should continue.
     pub fn yielded(&mut self, how_long: Duration) -> bool {
-        if how_long <= self.max * YIELDS_MAX {
+        if how_long <= self.yield_max {
             self.short_yields += 1;
             if self.short_yields >= self.forgiven_after {
                 (self.penalty, self.short_yields) = (self.penalty / 2, 0);
@@ -130,8 +146,11 @@ mod tests {
     }
 
     #[test]
-    fn bell_yields_of_a_millisecond_are_short() {
-        let mut time = PollTime::up_to(BELL_POLL_TIME_MAX, FORGIVEN_AFTER_OVER_BELL);
-        assert!(time.yielded(Duration::from_millis(1)) && !time.yielded(Duration::from_millis(3)));
+    fn on_the_only_processor_yields_may_be_longer() {
+        for (is_only_processor, is_short) in [(true, true), (false, false)] {
+            let mut time = PollTime::over_bell(is_only_processor);
+            assert_eq!(time.yielded(Duration::from_millis(1)), is_short);
+            assert!(!time.yielded(Duration::from_millis(3)));
+        }
     }
 }

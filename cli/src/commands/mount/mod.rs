@@ -126,7 +126,7 @@ Options for NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?pr
   nconnect=N            number of connections, 1 to 16 (default: 1)
   readahead=N           read-ahead in bytes (default: 4M)
   hard, soft            retry for ever (the default), or fail after one more than retrans=
-                        time-outs, which are 180 s by default, over UDP less
+                        time-outs, which are at most 180 s by default
   timeo=TENTHS          time-out of a request in tenths of a second (default: 600; over UDP 11);
                         also the wait of a soft mount over shared memory
   retrans=N             number of time-outs that soft tolerates (default: 2; over UDP 3)

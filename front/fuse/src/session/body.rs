@@ -120,10 +120,9 @@ impl Body {
     }
 }
 
-/// Minimum of the preferred transfer size that programs see of a file, in bytes. The C library's streams and
-/// other programs write in pieces of that size, each of which is a request, and for a guest's mount a change
-/// of processes.
-const TRANSFER_BYTES_MIN: u32 = 64 << 10;
+/// Minimum of the preferred transfer size that programs see of a file, in bytes: as much as glibc's streams
+/// use at most. Each of their writes is a request, and for a guest's mount a change of processes.
+const TRANSFER_BYTES_MIN: u32 = 8 << 10;
 
 /// Returns the attributes that the kernel is given.
 fn shown(attr: &Attr) -> Attr {
