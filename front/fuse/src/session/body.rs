@@ -67,11 +67,9 @@ impl Body {
             | Body::Page { .. } => out,
             Body::Entry(entry) => out.with(&entry_out(entry, session)),
             Body::NoEntry => out.with(&reply::no_entry(session.absence().unwrap_or_default())),
-            Body::Attr(attr) => {
-                out.with(&reply::attr(attr::to_wire(&shown(attr)), session.lifetimes_of(attr).attr))
-            }
+            Body::Attr(attr) => out.with(&reply::attr(attr::to_wire(attr), session.lifetimes_of(attr).attr)),
             Body::Statx(attr) => {
-                out.with(&reply::statx(attr::to_statx(&shown(attr)), session.lifetimes_of(attr).attr))
+                out.with(&reply::statx(attr::to_statx(attr), session.lifetimes_of(attr).attr))
             }
             Body::Open(file, flags, None) => out.with(&reply::open(FileHandle(file.open.0), *flags)),
             Body::Open(file, flags, Some(backing)) => {
@@ -120,23 +118,12 @@ impl Body {
     }
 }
 
-/// Minimum of the preferred transfer size that programs see of a file, in bytes: as much as glibc's streams
-/// use at most. Each of their writes is a request, and for a guest's mount a change of processes.
-const TRANSFER_BYTES_MIN: u32 = 8 << 10;
-
-/// Returns the attributes that the kernel is given.
-fn shown(attr: &Attr) -> Attr {
-    let is_file = attr.file_type == FileType::Regular;
-    let block_size = if is_file { attr.block_size.max(TRANSFER_BYTES_MIN) } else { attr.block_size };
-    Attr { block_size, ..*attr }
-}
-
 fn entry_out(entry: &Entry, session: &Session) -> EntryOut {
     let Entry { node, attr } = entry;
     let keep = session.lifetimes_of(attr);
     // The kernel treats the root as another node if its generation differs from the kernel's initial one.
     let generation = if *node == NodeId::ROOT { 0 } else { attr.generation };
-    reply::entry(wire_node(*node), generation, attr::to_wire(&shown(attr)), keep)
+    reply::entry(wire_node(*node), generation, attr::to_wire(attr), keep)
 }
 
 /// Encodes a page, whose budget matches `body`; returns the number of bytes used.
