@@ -13,8 +13,8 @@ const BELL_POLL_TIME_MAX: Duration = Duration::from_micros(500);
 const POLL_TIME_MIN: Duration = Duration::from_micros(4);
 /// Duration of a yield beyond which another thread must have used the processor.
 const YIELD_MAX: Duration = Duration::from_micros(200);
-/// The same over a bell on a machine with one processor: a guest yields it to the very program that is to
-/// send the next request.
+/// The same over a bell, if the process may use one processor only: a guest yields it to the very program
+/// that is to send the next request.
 const ONLY_PROCESSOR_YIELD_MAX: Duration = Duration::from_millis(2);
 /// Initial and maximum number of short sleeps before polling resumes after a long yield.
 const PENALTY: (u32, u32) = (16, 1 << 16);
