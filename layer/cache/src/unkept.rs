@@ -1,5 +1,11 @@
-//! Directories with more names than are cached: the first names are listed from the cache, the others by the
-//! origin, a page at a time.
+//! Directories with more names than are cached: the cached names are listed from the cache, the others by the
+//! origin, a page at a time (docs/decisions/cache-layer.md).
+//!
+//! Invariant: all names that the origin orders before [`Unkept::from`] are cached. The origin may order a new
+//! name anywhere, so one created through this cache is cached at once; after any other change of the
+//! directory all names are dropped, which voids the boundary. A reader is therefore given all cached names,
+//! also those cached since the boundary was set, and then the origin's names from `from` on, except those
+//! that it was given from the cache.
 //!
 //! A reader may continue after any cached name it was given. An uncached name gets a new position each time
 //! that it is returned, beyond those of cached names. For the positions assigned last, the cache remembers
@@ -13,24 +19,26 @@ use tombolo_core::{Error, Result};
 use crate::names::DOT_DOT;
 use crate::object::State;
 
-/// Boundary between a directory's cached and uncached names, and the continuations after it.
+/// Boundary in the origin's order of a directory's names, and the continuations of readers after it.
 #[derive(Debug)]
 pub(crate) struct Unkept {
     /// Epoch of the cached names: the boundary is void once they are dropped.
     epoch: u64,
-    /// Position of the last cached name, and the origin's cookie after it.
-    last_kept: u64,
+    /// The origin's cookie at which the listing that set the boundary stopped.
     from: Cookie,
-    /// Next position to assign, and the continuations after the positions assigned last.
+    /// Next position to assign to an uncached name.
     next: u64,
+    /// Continuations after the uncached names returned last: the last one is after position `next - 1`.
     given: VecDeque<Continuation>,
 }
 
-/// Continuation of one reader at the origin: the origin's cookie, and the last position of the names that
-/// this reader was given from the cache.
+/// Continuation of one reader at the origin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Continuation {
+    /// The origin's cookie to continue after.
     pub at: Cookie,
+    /// Last position that this reader was given from the cache. It was given all names cached up to it, and
+    /// none with a later position.
     pub last_kept: u64,
 }
 
@@ -62,19 +70,20 @@ impl Unkept {
 }
 
 impl State {
-    /// Records that names from this cookie on are not cached.
+    /// Sets the boundary, after a listing cached all names that the origin orders before this cookie.
     pub(crate) fn set_unkept(&mut self, from: Cookie) {
-        // Names without a known target are dropped. Cached again later at its old position, such a name would
-        // neither be listed after the boundary nor, to a reader already past the position, before it.
+        // A dropped name that the listing did not find again, so that its target is unknown, loses its
+        // position. If it were cached again there, a reader already past the position would miss it: neither
+        // the cache nor the origin's part, which omits names at such positions, would list it.
         self.names.drop_unknown();
-        let (epoch, last_kept) = (self.names.epoch(), self.names.next_place() - 1);
+        let epoch = self.names.epoch();
         // Positions already given stay valid, so that their readers can continue.
         let (next, given) =
             self.unkept.take().map_or((FIRST_PLACE, VecDeque::new()), |before| (before.next, before.given));
-        self.unkept = Some(Box::new(Unkept { epoch, last_kept, from, next, given }));
+        self.unkept = Some(Box::new(Unkept { epoch, from, next, given }));
     }
 
-    /// Returns `true` if the boundary is valid: the origin lists the names after it, or all names.
+    /// Returns `true` if the boundary is valid: the origin lists the names that are not cached.
     pub(crate) fn has_unkept(&self) -> bool {
         let epoch = self.names.epoch();
         !self.names.is_complete() && self.unkept.as_ref().is_some_and(|unkept| unkept.epoch == epoch)
@@ -83,12 +92,6 @@ impl State {
     /// Returns `true` if no listing is cached, so the origin lists all names.
     pub(crate) fn keeps_no_listing(&self) -> bool {
         self.has_unkept() && self.unkept.as_ref().is_some_and(|unkept| unkept.from == Cookie::START)
-    }
-
-    /// Returns the highest position listed from the cache; `u64::MAX` unless the origin lists the others.
-    pub(crate) fn last_kept_place(&self) -> u64 {
-        let unkept = self.unkept.as_ref().filter(|_| self.has_unkept());
-        unkept.map_or(u64::MAX, |unkept| unkept.last_kept)
     }
 
     /// Returns `true` if all names are cached, or the origin lists the others.
@@ -115,13 +118,12 @@ impl State {
         }
         let unkept = self.unkept.as_ref().filter(|_| self.has_unkept())?;
         let next = self.names.after(cookie.0.max(DOT_DOT)).next();
-        let is_past = next.is_none_or(|(place, ..)| place > unkept.last_kept);
-        let continuation = Continuation { at: unkept.from, last_kept: unkept.last_kept };
-        (is_past && cookie != Cookie::START).then_some(Ok(continuation))
+        let is_past = cookie != Cookie::START && next.is_none();
+        is_past.then_some(Ok(Continuation { at: unkept.from, last_kept: cookie.0 }))
     }
 
-    /// Passes the origin's entries on to a reader, except those listed from the cache and those that `hides`
-    /// selects.
+    /// Passes the origin's entries on to a reader, except those at positions up to `last_kept`, which it was
+    /// given from the cache, and those that `hides` selects.
     pub(crate) fn pass_names_on(
         &mut self,
         there: &DirPage,

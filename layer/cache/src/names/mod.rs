@@ -290,9 +290,9 @@ impl Names {
         self.table.drop_unknown();
     }
 
-    /// Returns the position of a name whose target is known.
+    /// Returns the position of a name, also of one whose target became unknown.
     pub(crate) fn place_of(&self, name: &[u8]) -> Option<u64> {
-        self.table.find(name).filter(|(_, target)| target.is_some()).map(|(place, _)| place)
+        self.table.find(name).map(|(place, _)| place)
     }
 
     /// Stores the names of a complete listing, and removes all others.

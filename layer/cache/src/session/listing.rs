@@ -217,8 +217,7 @@ impl View {
             let (part, is_all): (Vec<(u64, Vec<u8>, Target)>, bool) = {
                 let state = dir.state();
                 let is_all = state.shows_names();
-                let kept = state.last_kept_place();
-                let names = state.names.after(after).take_while(|(place, ..)| *place <= kept).take(PART_LEN);
+                let names = state.names.after(after).take(PART_LEN);
                 let names = names.filter(|_| is_all || state.names.is_growing());
                 let part = names.map(|(place, name, target)| (place, name.to_vec(), target)).collect();
                 (part, is_all && !state.has_unkept())
@@ -390,15 +389,17 @@ impl View {
         mut page: DirPage,
     ) -> Result<DirPage> {
         let origin = self.origin_file(file).await?;
+        let mut budget = DirBudget { plus: false, ..page.budget() };
         loop {
-            let wanted = DirPage::new(DirBudget { plus: false, ..page.budget() });
-            let listing = origin.fs().readdir(&self.at_origin(), origin.file, at, wanted);
+            let listing = origin.fs().readdir(&self.at_origin(), origin.file, at, DirPage::new(budget));
             let there = listing.resolve().await?;
             let hides = |name: &[u8]| self.cache().hides(dir.id, name);
             page = dir.state().pass_names_on(&there, (page, last_kept), hides);
             let Some(last) = there.iter().last().filter(|_| page.is_empty() && !page.is_end()) else {
                 return Ok(page);
             };
+            // The reader waits until all names that it was given from the cache are skipped.
+            budget.size_bytes = budget.size_bytes.saturating_mul(2).min(PAGE.size_bytes);
             at = last.cookie;
         }
     }

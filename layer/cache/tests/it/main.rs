@@ -15,6 +15,7 @@ mod lease_own;
 mod life;
 mod long_handles;
 mod offered;
+mod oversized;
 mod policy;
 mod raced;
 mod removed;
