@@ -110,11 +110,11 @@ impl State {
     }
 
     /// Returns the continuation at the origin after a position, if the names after it are not cached; fails
-    /// with [`Error::OutOfRange`] if it is no longer remembered.
+    /// with [`Error::BadCookie`] if it is no longer remembered.
     pub(crate) fn unkept_from(&self, cookie: Cookie) -> Option<Result<Continuation>> {
         if cookie.0 >= FIRST_PLACE {
             let after = self.unkept.as_ref().and_then(|unkept| unkept.after(cookie.0));
-            return Some(after.ok_or(Error::OutOfRange));
+            return Some(after.ok_or(Error::BadCookie));
         }
         let unkept = self.unkept.as_ref().filter(|_| self.has_unkept())?;
         let next = self.names.after(cookie.0.max(DOT_DOT)).next();

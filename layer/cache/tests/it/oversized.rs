@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{Cookie, DirBudget, DirEntry, DirPage, File, FileSystem, RenameFlags};
-use tombolo_core::{Answer, Ctx, forward};
+use tombolo_core::{Answer, Ctx, Error, forward};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options};
 use tombolo_test_support::{Session, budget, wrapped};
@@ -155,4 +155,13 @@ fn names_listed_from_cache_are_skipped_in_few_requests() {
     assert_eq!((last.len(), last.is_end()), (1, true));
     let count = origin.asked("readdir") - asked;
     assert!((1..10).contains(&count), "{count} requests");
+}
+
+#[test]
+fn forgotten_position_fails_with_bad_cookie() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_, cached) = oversized(dir.path(), Options::default());
+    let reader = Reader::begin(&cached, 5000);
+    let page = cached.readdir(reader.file, Cookie(reader.cookie.0 + 1), budget(4096, false));
+    assert!(matches!(page, Err(Error::BadCookie)), "{page:?}");
 }
