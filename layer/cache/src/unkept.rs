@@ -117,8 +117,7 @@ impl State {
             return Some(after.ok_or(Error::BadCookie));
         }
         let unkept = self.unkept.as_ref().filter(|_| self.has_unkept())?;
-        let next = self.names.after(cookie.0.max(DOT_DOT)).next();
-        let is_past = cookie != Cookie::START && next.is_none();
+        let is_past = cookie.0 >= DOT_DOT && self.names.after(cookie.0).next().is_none();
         is_past.then_some(Ok(Continuation { at: unkept.from, last_kept: cookie.0 }))
     }
 

@@ -165,3 +165,19 @@ fn forgotten_position_fails_with_bad_cookie() {
     let page = cached.readdir(reader.file, Cookie(reader.cookie.0 + 1), budget(4096, false));
     assert!(matches!(page, Err(Error::BadCookie)), "{page:?}");
 }
+
+#[test]
+fn listing_without_cached_names_continues_after_each_dot() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.put_files(1, 0);
+    let none = StoreOptions { capacity_bytes: 4096, ..StoreOptions::default() };
+    let cached = origin.cached_in(dir.path(), Options::default(), none);
+    let file = cached.open_dir("").expect("open");
+    let mut cookie = Cookie::START;
+    for name in [".", "..", "file-0"] {
+        let page = cached.readdir(file, cookie, budget(4096, false)).expect("a page");
+        let next = page.iter().next().expect("an entry");
+        assert_eq!(next.name.escape_ascii().to_string(), name);
+        cookie = next.cookie;
+    }
+}
