@@ -25,8 +25,8 @@
 #![forbid(unsafe_code)]
 
 pub mod bell;
-mod changes;
 pub mod client;
+mod client_hook;
 pub mod connect;
 pub mod control_socket;
 mod counter;

@@ -146,7 +146,7 @@ impl LinkListener {
     /// Calls `hook` whenever a client connects or disconnects, on a thread that links need: it must not
     /// block. Only the first hook is used.
     pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
-        self.shared.links.changes.set_hook(Box::new(hook));
+        self.shared.links.client_hook.set(Box::new(hook));
     }
 }
 

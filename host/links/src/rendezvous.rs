@@ -23,8 +23,8 @@ use tombolo_shm::window::{WINDOW_BYTES, WindowReader};
 use tombolo_sys::random;
 
 use super::bell::BellSource;
-use super::changes::ChangeHook;
 use super::client::{Line, StartError};
+use super::client_hook::ClientHook;
 use super::connect::{self, ConnectOptions};
 use super::control_socket;
 use super::end::{EndReason, ProtocolError};
@@ -54,7 +54,7 @@ pub struct MemoryListener {
 #[derive(Default)]
 struct CurrentClient {
     guest: Mutex<Option<Guest>>,
-    changes: ChangeHook,
+    client_hook: ClientHook,
 }
 
 /// Reason why the memory cannot be served.
@@ -128,7 +128,7 @@ impl MemoryListener {
     /// Calls `hook` whenever a client connects or disconnects, on the thread that polls the memory: it must
     /// not block. Only the first hook is used.
     pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
-        self.current.changes.set_hook(Box::new(hook));
+        self.current.client_hook.set(Box::new(hook));
     }
 }
 
@@ -277,7 +277,7 @@ impl PageServer {
     /// Removes the client from [`MemoryListener::guests`], if the link is over.
     fn clear_current(&self) {
         if !matches!(self.stage, LinkStage::Running { .. }) && lock(&self.current.guest).take().is_some() {
-            self.current.changes.notify();
+            self.current.client_hook.notify();
         }
     }
 
@@ -318,7 +318,7 @@ impl PageServer {
                 tracing::info!(link = &*peer.label, export = peer.export, slots, bell, "link made");
                 self.stage = LinkStage::Running { handle, poll_interval, mirror };
                 *lock(&self.current.guest) = Some(Guest::new(peer));
-                self.current.changes.notify();
+                self.current.client_hook.notify();
             }
             Err(error) => {
                 tracing::warn!(link = &*peer.label, why = %error, "link refused");

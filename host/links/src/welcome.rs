@@ -18,7 +18,7 @@ use tombolo_shm::region::sealed::{self, Sealed};
 use tombolo_sys::socket::peer_groups;
 use tombolo_sys::{packet, random};
 
-use super::changes::ChangeHook;
+use super::client_hook::ClientHook;
 use super::control_socket::{ControlSocket, Descriptors, Handler, Watcher};
 use super::end::{EndReason, ProtocolError};
 use super::forwarding::ForwardableRegion;
@@ -39,7 +39,7 @@ pub(super) struct Links {
     /// link that ends slowly does not delay the others.
     permits: Arc<Mutex<Permits>>,
     ending_links: EndingLinks,
-    pub(super) changes: ChangeHook,
+    pub(super) client_hook: ClientHook,
 }
 
 /// Number of threads that are ending links.
@@ -111,7 +111,7 @@ impl Links {
             incarnation,
             permits: Arc::default(),
             ending_links: EndingLinks::default(),
-            changes: ChangeHook::default(),
+            client_hook: ClientHook::default(),
         }
     }
 
@@ -323,7 +323,7 @@ fn keep(
     // If the link has already ended, the handler was dropped before the control socket could be stored, and
     // the socket is dropped by this function.
     permit.with(|live| live.as_mut().map(|live| live.control_socket = control_socket.take()));
-    links.changes.notify();
+    links.client_hook.notify();
     Ok(permit)
 }
 
@@ -377,7 +377,7 @@ impl Handler for ServerHandler {
 impl Drop for ServerHandler {
     fn drop(&mut self) {
         let Some(live) = self.permit.with(Option::take).flatten() else { return };
-        self.links.changes.notify();
+        self.links.client_hook.notify();
         // The watcher's thread must not wait for the session, which may be slow to end, nor for the link's
         // thread, which finishes its current request.
         let (turn, end) =

@@ -4,11 +4,11 @@ use std::sync::OnceLock;
 
 /// A function to call when a client connects or disconnects, set at most once.
 #[derive(Default)]
-pub(super) struct ChangeHook(OnceLock<Box<dyn Fn() + Send + Sync>>);
+pub(super) struct ClientHook(OnceLock<Box<dyn Fn() + Send + Sync>>);
 
-impl ChangeHook {
+impl ClientHook {
     /// Sets the hook, unless one is set.
-    pub(super) fn set_hook(&self, hook: Box<dyn Fn() + Send + Sync>) {
+    pub(super) fn set(&self, hook: Box<dyn Fn() + Send + Sync>) {
         let _ = self.0.set(hook);
     }
 
