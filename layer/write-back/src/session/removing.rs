@@ -46,11 +46,11 @@ impl View {
     ) -> Result<Renamed> {
         let (from, to) = ((from_parent, from), (to_parent, to));
         let is_swap = flags.contains(RenameFlags::EXCHANGE);
-        if flags.contains(RenameFlags::WHITEOUT) || is_hidden(&to.1) {
+        if flags.contains(RenameFlags::WHITEOUT) || is_swap && flags.contains(RenameFlags::NO_REPLACE) {
             return Err(Error::InvalidArgument);
         }
-        if is_swap && flags.contains(RenameFlags::NO_REPLACE) {
-            return Err(Error::InvalidArgument);
+        if is_hidden(&to.1) {
+            return Err(Error::AccessDenied);
         }
         loop {
             // Both directories are checked before any name in them.

@@ -228,6 +228,11 @@ fn a_hidden_name_of_another_proxy_is_left_alone() {
     proxy.put("ours", b"ours");
     flushed(&proxy, 0);
     assert_contents(&origin.direct, &[("theirs", "theirs"), ("ours", "ours")]);
+    // Users can give no node such a name.
+    let hidden = format!("{HIDDEN}1");
+    let refused =
+        [proxy.link("ours", &*hidden).err(), proxy.rename("ours", &*hidden, RenameFlags::empty()).err()];
+    assert!(refused.iter().all(|error| matches!(error, Some(Error::AccessDenied))), "{refused:?}");
 }
 
 #[test]
