@@ -1,8 +1,8 @@
-//! Detection of guest memory that is not shared with the back end.
+//! Detection of guest memory that the VMM does not share with this server.
 //!
 //! A private mapping (QEMU's memory-backend-file without `share=on`) also has a file, but the guest's writes
-//! do not reach the file: the guest's rings stay empty for the back end, and the guest hangs. The file does
-//! not show that; `/proc/PID/maps` of the front end does, if it is readable.
+//! do not reach the file: the guest's rings stay empty for the server, and the guest hangs. The file does not
+//! show that; `/proc/PID/maps` of the VMM does, if it is readable.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

@@ -253,7 +253,7 @@ impl Node {
     /// Returns the last attributes of a file that the server reports as gone, if this client removed its last
     /// name; it may still be referenced without being open. Files removed or replaced by others are looked up
     /// again.
-    pub(crate) fn after_its_end(&self) -> Option<Attr> {
+    pub(crate) fn attr_after_own_removal(&self) -> Option<Attr> {
         let state = lock(&self.state);
         let attr = state.freshness.known();
         let is_ours = state.lost_a_name.is_some() && state.names_lost >= attr.nlink;

@@ -23,7 +23,7 @@ impl View {
         match node.believed(self.now()) {
             Some(attr) => Ok(attr),
             None => match self.fetch(&node).await {
-                Err(Error::Stale) => node.after_its_end().ok_or(Error::Stale),
+                Err(Error::Stale) => node.attr_after_own_removal().ok_or(Error::Stale),
                 outcome => outcome,
             },
         }
@@ -58,6 +58,7 @@ impl View {
         Ok((self.told_or_fetched(node, &wcc.after, asked).await?, change))
     }
 
+    /// Checks that the node exists, and that the caller has these rights.
     pub(super) async fn access(self, node: NodeId, mask: AccessMask) -> Result<()> {
         let node = self.session.nodes.node(node)?;
         if mask.is_empty() {

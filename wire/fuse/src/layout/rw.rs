@@ -7,7 +7,7 @@ wire_struct! {
     /// `struct fuse_read_in`: READ, READDIR and READDIRPLUS.
     pub struct ReadIn: 40 {
         pub fh: u64,
-        /// Byte offset; in a directory the cookie to continue after.
+        /// Byte offset; in a directory the cookie of the last entry that the kernel has, or 0.
         pub offset: u64,
         /// Maximum length of the data, in bytes.
         pub size: u32,
@@ -42,7 +42,8 @@ bitflags! {
     /// `FUSE_WRITE_*`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct WriteFlags: u32 {
-        /// Written back from the page cache; handle and caller are the kernel's guess.
+        /// The data are from the page cache: any process with an open file may have written them, and the
+        /// request names one of these files and a caller at random.
         const CACHE = 1 << 0;
         /// The lock owner is valid.
         const LOCKOWNER = 1 << 1;
@@ -105,11 +106,13 @@ wire_struct! {
     /// `struct fuse_setupmapping_in`: requests a mapping of a file range in the DAX window.
     pub struct SetupmappingIn: 40 {
         pub fh: u64,
+        /// Offset in the file, in bytes.
         pub foffset: u64,
-        /// Length of the mapping.
+        /// Length of the mapping in bytes.
         pub len: u64,
-        /// 1: writable, 2: readable.
+        /// `FUSE_SETUPMAPPING_FLAG_WRITE` (1) and `FUSE_SETUPMAPPING_FLAG_READ` (2).
         pub flags: u64,
+        /// Offset in the DAX window, in bytes.
         pub moffset: u64,
     }
 

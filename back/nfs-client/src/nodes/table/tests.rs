@@ -137,21 +137,21 @@ fn nlink_zero_needs_the_last_name_removed_here() {
     let at = |millis| start + Duration::from_millis(millis);
     let file = Fattr3 { nlink: 3, ..fattr(10, FileType3::Regular, 1) };
     let node = entered(&nodes, handle(2), &file, [at(0), at(1)]);
-    assert!(node.after_its_end().is_none(), "removed by others");
+    assert!(node.attr_after_own_removal().is_none(), "removed by others");
     // Cached under the name, and found by a look-up.
     nodes.lost_a_name([&node, &node], at(2));
-    assert!(node.after_its_end().is_none(), "others may have replaced the other names");
+    assert!(node.attr_after_own_removal().is_none(), "others may have replaced the other names");
     assert!(node.learn(&Fattr3 { nlink: 2, ..file }, at(3), at(4)));
     nodes.lost_a_name([&node], at(5));
-    assert!(node.after_its_end().is_none(), "one is left");
+    assert!(node.attr_after_own_removal().is_none(), "one is left");
     nodes.lost_a_name([&node], at(6));
-    assert_eq!(node.after_its_end().map(|attr| attr.nlink), Some(0));
+    assert_eq!(node.attr_after_own_removal().map(|attr| attr.nlink), Some(0));
     assert!(node.learn(&Fattr3 { nlink: 1, ..file }, at(7), at(8)));
-    assert!(node.after_its_end().is_none(), "another client gave it a name");
+    assert!(node.attr_after_own_removal().is_none(), "another client gave it a name");
     let dir = Fattr3 { nlink: 5, ..fattr(11, FileType3::Directory, 1) };
     let dir = entered(&nodes, handle(3), &dir, [at(0), at(1)]);
     dir.lost_a_name(at(2));
-    assert_eq!(dir.after_its_end().map(|attr| attr.nlink), Some(0));
+    assert_eq!(dir.attr_after_own_removal().map(|attr| attr.nlink), Some(0));
 }
 
 #[test]
