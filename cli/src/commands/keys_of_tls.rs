@@ -16,7 +16,7 @@ pub enum TlsAction {
     /// Create a certificate authority.
     ///
     /// The holder of its key (ca-key.pem) can impersonate every client and server: store it where no server
-    /// runs.
+    /// runs. The authority is valid for ten years, as is each crl.pem.
     Ca {
         #[command(flatten)]
         ca: CaArg,

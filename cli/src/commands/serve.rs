@@ -55,7 +55,7 @@ Configuration file: the same names; the command line takes precedence. Paths are
   doorbell = \"adaptive\"
   shm-policy = \"/etc/tombolo/links.toml\"
   nfs = [\"0.0.0.0:2049,export=/src\"]
-  readonly = true
+  read-only = true
   coherence = \"strict\"
   xattrs = \"off\"
   submounts = \"hide\"

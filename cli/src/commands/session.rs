@@ -28,7 +28,8 @@ use crate::service::status::{EndpointStatus, ask};
 pub struct SessionArgs {
     #[command(subcommand)]
     action: Action,
-    /// Control socket of the proxy (by default the only suitable one in the default directory).
+    /// Control socket of the proxy (by default the only suitable one in $XDG_RUNTIME_DIR/tombolo, in
+    /// /run/tombolo for root, otherwise in /tmp/tombolo-UID).
     #[arg(long, value_name = "SOCKET", global = true)]
     control: Option<PathBuf>,
 }

@@ -15,7 +15,8 @@ use crate::service::status::{self, Status};
 /// Unmount a mount of `tombolo mount`.
 ///
 /// Returns once the server has ended, so that the directory behind it is no longer in use, unless its control
-/// socket was named with --control. umount(8) works too, but does not wait.
+/// socket was named with --control. Fails, unmounted, if the server takes more than ten seconds. umount(8)
+/// works too, but does not wait.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UmountArgs {

@@ -85,7 +85,7 @@ fn serve_says_what_it_cannot_serve() {
         ("mount nfs://h/x mnt -o coherence=push", USAGE, &["is for directories", "coherence=auto"]),
         ("serve tree --virtiofs s.sock --metrics here", USAGE, &["PORT, :PORT, IP:PORT or NAME:PORT"]),
         ("serve tree --virtiofs s.sock --metrics 192.0.2.1:1", FAILED, &["192.0.2.1:1"]),
-        ("serve tree --virtiofs s.sock --readonly=perhaps", USAGE, &["perhaps"]),
+        ("serve tree --virtiofs s.sock --read-only=perhaps", USAGE, &["perhaps"]),
         ("serve tree --virtiofs s.sock --control nodir/c", FAILED, &["nodir/c"]),
         ("serve --config nofile.toml", FAILED, &["nofile.toml", "No such file"]),
         ("serve --config odd.toml", USAGE, &["odd.toml", "line 2", "unknown field `sockets`"]),

@@ -275,7 +275,7 @@ fn newer_state_directory_is_not_changed() {
 fn guest_server_mounts_on_its_host() {
     let Some(scratch) = MountPlace::new() else { return };
     let before = scratch.listing();
-    let server = scratch.serve("serve tree --virtiofs vm.sock --fuse mnt,allow_other --readonly");
+    let server = scratch.serve("serve tree --virtiofs vm.sock --fuse mnt,allow_other --read-only");
     server.says(&[format!("ready fuse {} export=/tree", scratch.mnt().display())]);
     assert_eq!(fs::read(scratch.mnt().join("file")).expect("read"), b"content\n");
     assert!(fs::write(scratch.mnt().join("file"), "").is_err(), "read-only");

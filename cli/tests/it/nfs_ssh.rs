@@ -183,7 +183,7 @@ fn stdio_processes_share_server_until_last_ends() {
     let servers: serde_json::Value = serde_json::from_str(&servers).expect("JSON");
     assert_eq!(servers["servers"].as_array().map(Vec::len), Some(1), "{servers}");
     assert_eq!(servers["servers"][0]["status"]["ways"][0]["at"], "stdio", "{servers}");
-    remote.joined("--readonly").failed(&["in use by another server", "other options", "--state DIR"]);
+    remote.joined("--read-only").failed(&["in use by another server", "other options", "--state DIR"]);
     first.hang_up();
     // It has checked for other processes at least once.
     thread::sleep(std::time::Duration::from_millis(1500));
@@ -191,7 +191,7 @@ fn stdio_processes_share_server_until_last_ends() {
     second.ended();
     first.ended();
     assert_eq!(remote.meeting_places(), 0);
-    let mut other = remote.joined("--readonly");
+    let mut other = remote.joined("--read-only");
     other.is_answered();
     other.ended();
 }

@@ -386,12 +386,12 @@ fn exclusive_contract_admits_one_proxy() {
     far.proxy("exclusive").stop();
     assert!(!far.tree(".tombolo-lease").exists(), "it is given back");
 
-    let words = format!("proxy {url} --cache other --nfs 0 --contract exclusive --readonly");
+    let words = format!("proxy {url} --cache other --nfs 0 --contract exclusive --read-only");
     let proxy = far.serve(format!("{words} --control other.sock"));
     proxy.says(&["mode=read-only contract=exclusive lease=.tombolo-lease"]);
     proxy.stop();
 
-    let read_only = far.serve("serve tree --nfs 127.0.0.1:0 --readonly --control read-only.sock");
+    let read_only = far.serve("serve tree --nfs 127.0.0.1:0 --read-only --control read-only.sock");
     let url = format!("nfs://{}/tree", read_only.nfs_address());
     let refused = far.run(format!("proxy {url} --cache third --nfs 0 --contract exclusive"));
     refused.failed(1, &[".tombolo-lease", "read-only", "--contract immutable", "--no-lease"]);

@@ -204,7 +204,7 @@ fn containerised_server_hides_mounted_files() {
 #[test]
 fn sandboxed_server_can_export_root_directory() {
     let scratch = Scratch::new();
-    let server = scratch.serve("serve / --readonly --nfs 0 --state kept --sandbox strict");
+    let server = scratch.serve("serve / --read-only --nfs 0 --state kept --sandbox strict");
     assert!(server.said.contains(HELD), "{}", server.said);
     server.stop();
 }

@@ -122,7 +122,7 @@ fn the_configuration_speaks_where_the_command_line_is_silent() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("etc")).expect("mkdir");
     let text = "dir = ['../tree=/one']\nvirtiofs = ['../vm.sock,tag=conf']\nshm = ['../link.sock']\ndoorbell = 'event'\n\
-                readonly = true\ncontrol = '../c.sock'\n";
+                read-only = true\ncontrol = '../c.sock'\n";
     fs::write(scratch.path("etc/tombolo.toml"), text).expect("write");
     let server = scratch.serve("serve --config etc/tombolo.toml --virtiofs flag.sock,tag=flag");
     server.says(&["flag.sock tag=flag export=/one"]);

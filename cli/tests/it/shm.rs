@@ -156,7 +156,7 @@ fn without_xattrs_no_client_sees_any() {
 #[test]
 fn refused_changes_are_refused_on_either_side() {
     let Some(scratch) = MountPlace::new() else { return };
-    for (served, mounted) in [("--readonly", "rw"), ("", "ro")] {
+    for (served, mounted) in [("--read-only", "rw"), ("", "ro")] {
         let server = scratch.serve_shm(served);
         scratch.run(format!("mount shm:link.sock/tree mnt -o {mounted}")).succeeded();
         let refused = fs::write(scratch.mnt().join("new"), "x").expect_err("read-only").kind();
@@ -446,7 +446,7 @@ fn shm_export_is_served_on_by_another_server() {
     server.says(&[format!("ready shm {} export=/mid", scratch.text("mid.sock"))]);
     scratch.is_copied("shm:mid.sock/mid/copy", "copy", "shm:mid.sock/mid/copy");
     server.stop();
-    let server = scratch.serve("serve shm:link.sock/tree=/mid --shm mid.sock --readonly --control c");
+    let server = scratch.serve("serve shm:link.sock/tree=/mid --shm mid.sock --read-only --control c");
     scratch.run("rm shm:mid.sock/mid/copy").failed(1, &["ead-only"]);
     server.stop();
     let server = middle();

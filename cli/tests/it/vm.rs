@@ -423,6 +423,10 @@ fn clone_resumes_image_and_suspends_durably() {
     );
     bed.resume("one");
     assert_eq!(at(&memory, 0, 6), "change");
+    bed.run("vm suspend one").succeeded();
+    bed.run("vm boot one").failed(1, &["tombolo vm resume one", "--force"]);
+    drop(bed.vmm("one", Flaw::None));
+    bed.run("vm boot one --force").succeeded();
     bed.run("vm stop one").succeeded();
     assert!(bed.is("one", "off"), "{}", bed.list());
     bed.run("vm resume one").failed(1, &["was not suspended", "tombolo vm boot one"]);

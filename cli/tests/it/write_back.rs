@@ -139,7 +139,7 @@ fn signals_and_watermarks_say_what_the_origin_has() {
     until("SIGUSR1 brings it", || far.path("tree/file-1").exists());
     far.session("wait --remote --timeout 60").succeeded();
     let top = far.run("top --once proxy.sock");
-    top.says(&["write-back  0.0 MB in 0 files and names unsent"]);
+    top.says(&["write-back  0.0 MiB in 0 files and names unsent"]);
 
     // Bypasses the proxy, in violation of the contract: only reported changes are visible.
     fs::write(far.path("tree/other"), "other\n").expect("write");
@@ -195,7 +195,7 @@ fn invalid_write_back_is_reported() {
         (&words("--mode write-back --contract immutable"), 2, &["--contract exclusive"]),
         (&words("--write-back-limit 1G"), 2, &["--mode write-back"]),
         (&words("--rule *.o,mode=write-back"), 2, &["for all files"]),
-        (&words("--mode write-back --contract exclusive --readonly"), 2, &["--readonly"]),
+        (&words("--mode write-back --contract exclusive --read-only"), 2, &["--read-only"]),
         ("session show --control none.sock", 1, &["none.sock"]),
         ("session flush --control origin.sock", 1, &["has no write-back session"]),
     ]);

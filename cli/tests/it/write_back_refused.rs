@@ -111,7 +111,7 @@ fn unwritable_origin_is_refused_at_start() {
     let Some(mut far) = Far::new() else { return };
     far.stop_origin();
     let address = far.address.to_string();
-    let words = format!("serve tree --readonly --nfs {address} --state origin-state --control origin.sock");
+    let words = format!("serve tree --read-only --nfs {address} --state origin-state --control origin.sock");
     far.origin = Some(far.serve(&words));
     let proxy = format!(
         "proxy {} --cache cache --mode write-back --contract exclusive --no-lease --nfs 0",

@@ -38,11 +38,11 @@ pub struct CacheOptions {
     /// evicted.
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub cache_size: Option<Size>,
-    /// Unit of fetching and checking, a power of two from 4K to 1M (by default 64K).
+    /// Unit of fetching and checking, a power of two from 4K to 1M (by default 64K). Cached data keep theirs.
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub block_size: Option<Size>,
     /// Treatment of changes (by default write-through). write-back requires --contract exclusive and excludes
-    /// --readonly, which overrides the other modes.
+    /// --read-only, which overrides the other modes.
     #[arg(long, value_name = "MODE", help_heading = CACHE)]
     pub mode: Option<CacheMode>,
     /// Maximum amount of this tree's unsent changes with --mode write-back, besides --cache-size (by default
@@ -95,7 +95,8 @@ pub struct CacheOptions {
     #[arg(long, value_name = "PATTERN,KEY=VALUE[,…]", help_heading = CACHE)]
     pub rule: Vec<RuleArg>,
     /// TOML file with cache-size, write-back-limit and the keys of --rule for all files, and the latter for
-    /// matching files in `[[rule]]` tables with a pattern.
+    /// matching files in `[[rule]]` tables with a pattern. Options override its values for all files; its
+    /// rules are tried after those of --rule.
     #[arg(long, value_name = "FILE", help_heading = CACHE)]
     pub policy: Option<PathBuf>,
 }

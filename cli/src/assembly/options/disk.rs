@@ -100,8 +100,8 @@ pub struct DiskOptions {
     #[serde(default)]
     pub cache: HostCache,
     /// Refuse all changes. Several servers may then share the disk.
-    #[arg(long)]
-    #[serde(default)]
+    #[arg(long, alias = "readonly")]
+    #[serde(default, alias = "readonly")]
     pub read_only: bool,
 }
 

@@ -90,14 +90,14 @@ mod tests {
     #[test]
     fn file_keys_match_command_line_options() {
         let options = parse(
-            "dir = ['/srv/src=/src', 'docs']\nvirtiofs = ['vm.sock,tag=t,export=/src']\nreadonly = true\n\
+            "dir = ['/srv/src=/src', 'docs']\nvirtiofs = ['vm.sock,tag=t,export=/src']\nread-only = true\n\
              coherence = 'strict'\nmetrics = ':9464'\nshm = ['a.sock,export=/src']\ndoorbell = 'event'\n\
              socket-mode = '0660'\nallow = ['10.0.0.0/8']\n",
         )
         .expect("good");
         assert_eq!(options.dir[1].dir, Path::new("docs"));
         assert_eq!(options.virtiofs[0].tag, "t");
-        assert_eq!((options.readonly, options.coherence), (Some(true), Some(Coherence::Strict)));
+        assert_eq!((options.read_only, options.coherence), (Some(true), Some(Coherence::Strict)));
         assert_eq!((options.shm.len(), options.doorbell), (1, Some(Doorbell::Event)));
         assert_eq!((options.socket_mode.map(|mode| mode.0), options.allow.len()), (Some(0o660), 1));
         assert_eq!(options.metrics.expect("an address").to_string(), "0.0.0.0:9464");
@@ -106,10 +106,10 @@ mod tests {
     #[test]
     fn command_line_overrides_configuration_file() {
         let below = parse("dir = ['a']\nvirtiofs = ['x.sock']\nreadonly = true\nanonuid = 7").expect("good");
-        let mut above = ServerOptions { readonly: Some(false), ..ServerOptions::default() };
+        let mut above = ServerOptions { read_only: Some(false), ..ServerOptions::default() };
         above.fd.push(super::super::virtiofs::VirtioFsArg::inherited("3").expect("good"));
         let options = above.over(below);
-        assert_eq!((options.readonly, options.anonuid, options.dir.len()), (Some(false), Some(7), 1));
+        assert_eq!((options.read_only, options.anonuid, options.dir.len()), (Some(false), Some(7), 1));
         assert_eq!(options.virtiofs.len(), 1);
         assert_eq!(options.virtiofs[0].socket, VirtioFsSocket::Inherited(3));
     }
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn configuration_errors_name_the_line() {
         let mistake = |text| parse(text).expect_err("a mistake");
-        assert!(mistake("readonly = true\nsocket = 'x'").starts_with("line 2: unknown field `socket`"));
+        assert!(mistake("read-only = true\nsocket = 'x'").starts_with("line 2: unknown field `socket`"));
         assert_eq!(
             mistake("virtiofs = [\n's,tug=x']"),
             "line 1: \"tug=x\" is none of tag=TAG, export=/NAME, queues=N"

@@ -62,7 +62,7 @@ pub struct ServerOptions {
     /// there are several. N is the number of request queues (by default 1).
     ///
     /// If the server runs as root, the guest's root is root in a local directory, and user ids are unchanged:
-    /// see --map-users and --readonly. Otherwise all guests act as the server's user.
+    /// see --map-users and --read-only. Otherwise all guests act as the server's user.
     #[arg(long, value_name = "SOCKET[,tag=TAG][,export=/NAME][,queues=N]")]
     #[serde(deserialize_with = "list")]
     pub virtiofs: Vec<VirtioFsArg>,
@@ -110,8 +110,9 @@ pub struct ServerOptions {
     #[serde(deserialize_with = "list")]
     pub map_groups: Vec<IdRange>,
     /// Refuse all changes.
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
-    pub readonly: Option<bool>,
+    #[arg(long, alias = "readonly", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
+    #[serde(alias = "readonly")]
+    pub read_only: Option<bool>,
     /// Watch for changes by other processes of this host, for coherence=push mounts of this server or over
     /// shared memory.
     ///
@@ -197,7 +198,7 @@ pub struct ServerOptions {
     /// PORT listens on this host and for guests on QEMU's user network; :PORT on all IPv4 interfaces
     /// ([::]:PORT includes IPv6); IP:PORT or NAME:PORT on the given address. The `ready` line shows the
     /// address. All exports are offered unless some are named. NFS clients are not authenticated, so limit
-    /// them with --allow to trusted addresses.
+    /// them with --allow to trusted addresses. A server without root acts as its own user for all of them.
     #[arg(long, value_name = "ADDR[,export=/NAME]...", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
     pub nfs: Vec<NfsArg>,
@@ -301,7 +302,7 @@ impl ServerOptions {
         merged! {
             lists: dir fuse ask shm shm_file nfs nfs_tls allow_plain map_users map_groups
                 allow leases disk;
-            options: socket_group socket_mode keep readonly host_watch coherence xattrs
+            options: socket_group socket_mode keep read_only host_watch coherence xattrs
                 submounts control metrics sandbox state doorbell shm_policy tls_dir
                 tls_users squash anonuid anongid manage_gids async_names nfs_threads
                 nfs_no_udp;

@@ -89,7 +89,7 @@ pub fn describe_for_proxy(option: Arg) -> Arg {
              change; it requires --fuse, no guests, and --contract exclusive or immutable for all files. \
              Freshness of the proxy's own cache is determined by --contract.",
         ),
-        "readonly" => (
+        "read_only" => (
             "Refuse all changes",
             "Overrides --mode and the mode of each --rule; not allowed with --mode write-back. --mode read-only \
              applies only to files without a --rule that has another mode.",

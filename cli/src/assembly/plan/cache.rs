@@ -111,7 +111,7 @@ impl CachePlan {
     /// Makes the cache refuse all changes, whatever the rules say. Fails with write-back.
     pub fn refuse_changes(&mut self) -> Result<(), Failure> {
         if self.write_back.is_some() {
-            let problem = "--readonly and --mode write-back exclude each other";
+            let problem = "--read-only and --mode write-back exclude each other";
             return Err(Failure::usage(problem).remedy("omit one of them"));
         }
         let rules = self.policy.rules.iter_mut().map(|rule| &mut rule.options);

@@ -136,7 +136,7 @@ impl Plan {
                 "--ask requires --fuse, --virtiofs, --shm or --shm-file: NFS clients go by their own options";
             return Err(Failure::usage(problem).remedy("mount with noac on the clients"));
         }
-        let read_only = options.readonly.unwrap_or(false);
+        let read_only = options.read_only.unwrap_or(false);
         let disks = DiskPlan::all(std::mem::take(&mut options.disk), read_only)?;
         if keep.is_some() {
             front_ends.can_survive_restart(&exports, &disks)?;

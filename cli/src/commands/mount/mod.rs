@@ -98,6 +98,8 @@ Mount options:
   rw, nodev, nosuid, exec, perm: the defaults, the opposites of ro, dev, suid, noexec, noperm.
   remount               change an existing mount: ro, rw, dev, suid, exec and their opposites, and
                         inflight=; others are unchanged
+  noperm                over NFS and shared memory, with allow_other: only the server checks
+                        permissions, not the kernel too (not in a URL)
   Options handled by mount(8) and systemd (defaults, nofail, _netdev, user, x-…) are ignored.
 
 Options for directories:
@@ -125,8 +127,9 @@ Options for NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?pr
                         tune)
   nconnect=N            number of connections, 1 to 16 (default: 1)
   readahead=N           read-ahead in bytes (default: 4M)
-  hard, soft            retry for ever (the default), or fail after one more than retrans=
-                        time-outs, which are at most 180 s by default
+  hard, soft            retry for ever (the default), or fail with an I/O error after timeo= times
+                        one more than retrans= (by default 180 s in all; over UDP the time-outs
+                        follow the round-trip times)
   timeo=TENTHS          time-out of a request in tenths of a second (default: 600; over UDP 11);
                         also the wait of a soft mount over shared memory
   retrans=N             number of time-outs that soft tolerates (default: 2; over UDP 3)
@@ -145,8 +148,6 @@ Options for NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?pr
                         $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/tls)
   resvport, noresvport  call from a port below 1024, as many servers require (default: if
                         permitted)
-  noperm                with allow_other: only the server checks permissions, not the kernel (not
-                        in a URL)
   ssh=COMMAND           for nfs+ssh://: command to reach the other host (default: ssh), may
                         include arguments
   tombolo=PROGRAM       for nfs+ssh://: path of tombolo on the other host (default: tombolo)

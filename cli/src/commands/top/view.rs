@@ -10,7 +10,7 @@ use crate::service::counters::{CacheCounters, Lease, NfsClientCounters, NfsCount
 use crate::table::table;
 
 const HEADER: &[&str] =
-    &["operation", "total s", "count", "errors", "MB", "per second", "mean µs", "p50 µs", "p99 µs"];
+    &["operation", "total s", "count", "errors", "MiB", "per second", "mean µs", "p50 µs", "p99 µs"];
 
 /// Formats a title for each server and a table for each of its exports.
 pub fn as_tables(samples: &[Sample]) -> String {
@@ -46,10 +46,10 @@ fn as_text(sample: &Sample) -> String {
 fn port_line(sample: &Sample, address: &str, nfs: &NfsCounters) -> String {
     let rate = rate(sample.recent.nfs.get(address).map_or(0, |recent| recent.calls), sample);
     let NfsCounters { connections, calls, refused, cut_off, .. } = nfs;
-    let [received, sent] = [nfs.received_bytes, nfs.sent_bytes].map(megabytes);
+    let [received, sent] = [nfs.received_bytes, nfs.sent_bytes].map(mebibytes);
     format!(
         "nfs {address}  connections {connections}  calls {calls} ({rate:.0} per second)  \
-         received {received:.1} MB  sent {sent:.1} MB  refused {refused}  cut off {cut_off}"
+         received {received:.1} MiB  sent {sent:.1} MiB  refused {refused}  cut off {cut_off}"
     )
 }
 
@@ -57,11 +57,11 @@ fn disk_line(sample: &Sample, name: &str, under_way: u64) -> String {
     let seconds = sample.recent.seconds().max(f64::MIN_POSITIVE);
     let of = |operation: &str| {
         let recent = recent(sample, name, operation);
-        recent.map_or((0.0, 0.0), |recent| (recent.count as f64 / seconds, megabytes(recent.bytes) / seconds))
+        recent.map_or((0.0, 0.0), |recent| (recent.count as f64 / seconds, mebibytes(recent.bytes) / seconds))
     };
     let ((reads, read), (writes, written)) = (of("read"), of("write"));
     format!(
-        "IOPS {:.0}: {reads:.0} reads, {writes:.0} writes  MB per second {:.1}: {read:.1} read, {written:.1} written  \
+        "IOPS {:.0}: {reads:.0} reads, {writes:.0} writes  MiB per second {:.1}: {read:.1} read, {written:.1} written  \
          under way {under_way}",
         reads + writes,
         read + written
@@ -78,8 +78,8 @@ fn client_lines(sample: &Sample, name: &str, total: &NfsClientCounters) -> Strin
         seconds => format!("SERVER NOT RESPONDING for {seconds} s, still trying\n"),
     };
     let traffic = |bytes: fn(&NfsClientCounters) -> u64| {
-        let (all, now) = (megabytes(bytes(total)), megabytes(bytes(&recent)) / seconds);
-        format!("{all:.1} MB ({now:.1} per second)")
+        let (all, now) = (mebibytes(bytes(total)), mebibytes(bytes(&recent)) / seconds);
+        format!("{all:.1} MiB ({now:.1} per second)")
     };
     let (round_trip_us, calls_per_second) = (total.round_trip_ns as f64 / 1e3, recent.calls as f64 / seconds);
     format!(
@@ -99,19 +99,26 @@ fn cache_line(sample: &Sample, name: &str, total: &CacheCounters) -> String {
     let sharing = match (total.borrowed_bytes, total.lent_bytes) {
         (0, 0) => String::new(),
         (borrowed, lent) => {
-            format!("  borrowed {:.1} MB, lent {:.1} MB", megabytes(borrowed), megabytes(lent))
+            format!("  borrowed {:.1} MiB, lent {:.1} MiB", mebibytes(borrowed), mebibytes(lent))
         }
     };
     let refused = match total.refused_bytes {
         0 => String::new(),
         bytes => {
-            format!("\n{:.1} MB FROM ANOTHER CACHE OR FILE HAD A WRONG DIGEST: see the log", megabytes(bytes))
+            format!(
+                "\n{:.1} MiB FROM ANOTHER CACHE OR FILE HAD A WRONG DIGEST: see the log",
+                mebibytes(bytes)
+            )
         }
     };
     let zeros = match (total.zero_bytes, total.equal_bytes) {
         (0, 0) => String::new(),
         (zeros, equal) => {
-            format!("  not fetched: zeroes {:.1} MB, duplicates {:.1} MB", megabytes(zeros), megabytes(equal))
+            format!(
+                "  not fetched: zeroes {:.1} MiB, duplicates {:.1} MiB",
+                mebibytes(zeros),
+                mebibytes(equal)
+            )
         }
     };
     let lease = match total.lease {
@@ -122,15 +129,15 @@ fn cache_line(sample: &Sample, name: &str, total: &CacheCounters) -> String {
         Some(Lease::NotGranted) => "  lease not held: close-to-open meanwhile",
     };
     format!(
-        "cache  hits {} (now {})  data {:.1} MB, {} from cache (now {})  fetched {:.1} MB, \
-         {:.1} MB ahead and not read yet  passthrough files {} (now {}){zeros}{sharing}{lease}{refused}",
+        "cache  hits {} (now {})  data {:.1} MiB, {} from cache (now {})  fetched {:.1} MiB, \
+         {:.1} MiB ahead and not read yet  passthrough files {} (now {}){zeros}{sharing}{lease}{refused}",
         share(total.hits, total.hits + total.misses),
         share(recent.hits, recent.hits + recent.misses),
-        megabytes(total.served_bytes),
+        mebibytes(total.served_bytes),
         share(total.hit_bytes, total.served_bytes),
         share(recent.hit_bytes, recent.served_bytes),
-        megabytes(total.fetched_bytes),
-        megabytes(
+        mebibytes(total.fetched_bytes),
+        mebibytes(
             (total.guessed_bytes + total.traced_bytes)
                 .saturating_sub(total.guess_used_bytes + total.trace_used_bytes)
         ),
@@ -143,16 +150,16 @@ fn cache_line(sample: &Sample, name: &str, total: &CacheCounters) -> String {
 fn write_back_lines(state: &WriteBackState) -> String {
     let WriteBackState { dirty_nodes, change, on_disk, at_origin, conflicts, torn, failure, .. } = state;
     let failure = failure.as_ref().map(|failure| format!("\nWRITE-BACK FAILED, will be retried: {failure}"));
-    let (unsent, oldest_s) = (megabytes(state.dirty_bytes), state.oldest_ns as f64 / 1e9);
+    let (unsent, oldest_s) = (mebibytes(state.dirty_bytes), state.oldest_ns as f64 / 1e9);
     format!(
-        "write-back  {unsent:.1} MB in {dirty_nodes} files and names unsent, the oldest for {oldest_s:.0} s  \
+        "write-back  {unsent:.1} MiB in {dirty_nodes} files and names unsent, the oldest for {oldest_s:.0} s  \
          change {change}, on the local disk {on_disk}, at the origin {at_origin}  conflicts {conflicts}  torn {torn}{}",
         failure.unwrap_or_default(),
     )
 }
 
-fn megabytes(bytes: u64) -> f64 {
-    bytes as f64 / 1e6
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 fn share(part: u64, all: u64) -> String {
@@ -170,7 +177,7 @@ fn operations_table(sample: &Sample, export: &str, total: &Snapshot) -> String {
             format!("{:.3}", total.total_ns as f64 / 1e9),
             total.count.to_string(),
             total.errors.to_string(),
-            if total.bytes > 0 { format!("{:.1}", megabytes(total.bytes)) } else { String::new() },
+            if total.bytes > 0 { format!("{:.1}", mebibytes(total.bytes)) } else { String::new() },
             format!("{:.0}", rate(recent.count, sample)),
             micros(mean_ns(recent)),
             micros(recent.quantile_ns(0.5)),

@@ -65,11 +65,16 @@ pub struct VmArgs {
 #[derive(Subcommand)]
 enum Action {
     Start(Box<StartArgs>),
-    /// Boot an existing VM from its disk. It must be neither running nor suspended; the contents of its
-    /// memory are lost.
+    /// Boot an existing VM from its disk. It must not be running; the contents of its memory are lost.
     ///
     /// For a VM that was powered off, has failed, or died, for example with its host.
-    Boot(Named),
+    Boot {
+        #[command(flatten)]
+        vm: Named,
+        /// Also boot a suspended VM, for one that cannot be resumed. Its disk is as after a power failure.
+        #[arg(short, long)]
+        force: bool,
+    },
     /// Suspend a VM and detach its network card. It can be resumed, and made into an image.
     ///
     /// The guest must have booted, and support PCI hotplug: if it does not release its network card and
@@ -104,9 +109,9 @@ enum Action {
     /// List the VMs of this user.
     ///
     /// States, and commands for each: `running` (suspend, checkpoint, stop), `suspended` (resume, suspend
-    /// --to, checkpoint, restore), `off`, `failed: …` and `died` (boot, which loses its memory, or restore),
-    /// `starting` (wait, or stop if the command that started it was killed), `incomplete` (rm: a killed
-    /// clone).
+    /// --to, checkpoint, restore, boot --force), `off`, `failed: …` and `died` (boot, which loses its memory,
+    /// or restore), `starting` (wait, or stop if the command that started it was killed), `incomplete` (rm: a
+    /// killed clone).
     List,
     /// Show a VM, and the time and bytes of each step of its last resumption.
     Show(Named),
@@ -262,7 +267,7 @@ impl VmArgs {
     pub fn run(&self) -> Outcome {
         match &self.action {
             Action::Start(args) => args.run(),
-            Action::Boot(vm) => boot(&vm.name),
+            Action::Boot { vm, force } => boot(&vm.name, *force),
             Action::Suspend { vm, to, how } => suspend(&vm.name, to.as_deref(), how),
             Action::Resume(vm) => {
                 let home = Home::of(&vm.name)?;
@@ -369,12 +374,13 @@ impl CloneArgs {
     }
 }
 
-fn boot(name: &str) -> Outcome {
+fn boot(name: &str, loses_memory: bool) -> Outcome {
     let home = Home::of(name)?;
-    if home.phase()? == Phase::Suspended {
+    if !loses_memory && home.phase()? == Phase::Suspended {
         let reason = "it is suspended, and its memory would be lost";
-        return Err(Failure::cannot(format_args!("boot VM {name}"), reason)
-            .remedy(format_args!("use tombolo vm resume {name}, and reboot the guest")));
+        return Err(Failure::cannot(format_args!("boot VM {name}"), reason).remedy(format_args!(
+            "use tombolo vm resume {name}, and reboot the guest; if it cannot be resumed, add --force"
+        )));
     }
     running::boot(&home)
 }
