@@ -7,8 +7,7 @@ use crate::init::{Capabilities, Offer};
 use crate::layout::{attr, dir, header::InHeader, init, lock, misc, open, rw, xattr};
 use crate::opcode::Opcode;
 use crate::request::{
-    CopyFileRange, Create, Forgets, Header, Ioctl, Lock, LockKind, Open, Read, Release, Request, Setattr,
-    Write,
+    CopyFileRange, Create, Forgets, Header, Lock, LockKind, Open, Read, Release, Request, Setattr, Write,
 };
 use tombolo_core::fs::{Name, XattrName};
 use zerocopy::FromBytes;
@@ -36,7 +35,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// See [`DecodeError`]. Bytes after the arguments are an error too, except for INIT, TMPFILE and
-    /// REMOVEMAPPING.
+    /// [`Request::Unsupported`].
     pub fn decode(bytes: &'a [u8], negotiated: Capabilities) -> Result<Decoded<'a>> {
         let Ok((raw, args)) = InHeader::read_from_prefix(bytes) else {
             return Err(DecodeError::NoHeader { found_bytes: bytes.len() });
@@ -115,15 +114,15 @@ impl<'a> Args<'a> {
             Opcode::CopyFileRange => Request::CopyFileRange(self.copy_file_range()?),
             Opcode::CopyFileRange64 => Request::CopyFileRange64(self.copy_file_range()?),
             Opcode::Ioctl => self.ioctl()?,
-            Opcode::Poll => self.poll()?,
-            Opcode::Bmap => self.bmap()?,
-            Opcode::Setupmapping => self.take::<rw::SetupmappingIn>().map(|_| Request::Setupmapping)?,
-            Opcode::Removemapping => self.removemapping()?,
             Opcode::Init => self.init()?,
             Opcode::Interrupt => {
                 Request::Interrupt { unique: Unique(self.take::<misc::InterruptIn>()?.unique) }
             }
-            Opcode::NotifyReply => self.take::<rw::WriteIn>().map(|_| Request::NotifyReply)?,
+            Opcode::Poll
+            | Opcode::Bmap
+            | Opcode::Setupmapping
+            | Opcode::Removemapping
+            | Opcode::NotifyReply => self.unsupported()?,
             Opcode::Destroy => Request::Destroy,
         })
     }
@@ -325,29 +324,15 @@ impl<'a> Args<'a> {
         if self.bytes.len() != raw.in_size as usize {
             return Err(self.length("size of the input does not match"));
         }
-        Ok(Request::Ioctl(Ioctl {
-            handle: FileHandle(raw.fh),
-            flags: raw.flags,
-            command: raw.cmd,
-            input: self.rest(),
-            output_bytes_max: raw.out_size,
-        }))
-    }
-
-    fn poll(&mut self) -> Result<Request<'a>> {
-        let raw: misc::PollIn = self.take()?;
-        Ok(Request::Poll { handle: FileHandle(raw.fh), events: raw.events })
-    }
-
-    fn bmap(&mut self) -> Result<Request<'a>> {
-        let raw: misc::BmapIn = self.take()?;
-        Ok(Request::Bmap { block: raw.block, block_bytes: raw.blocksize })
-    }
-
-    fn removemapping(&mut self) -> Result<Request<'a>> {
-        self.take::<rw::RemovemappingIn>()?;
         self.rest();
-        Ok(Request::Removemapping)
+        Ok(Request::Ioctl { command: raw.cmd })
+    }
+
+    fn unsupported(&mut self) -> Result<Request<'a>> {
+        match self.rest().len() < self.opcode.fixed_bytes() {
+            true => Err(self.length("shorter than its arguments")),
+            false => Ok(Request::Unsupported),
+        }
     }
 
     fn init(&mut self) -> Result<Request<'a>> {

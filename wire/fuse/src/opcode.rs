@@ -130,13 +130,13 @@ opcodes! {
     /// Interrupt a request; has no reply.
     Interrupt = 36, size_of::<misc::InterruptIn>(), 0;
     /// Map a file's block to the device's.
-    Bmap = 37, size_of::<misc::BmapIn>(), 0;
+    Bmap = 37, 16, 0;
     /// End the session: the file system was unmounted.
     Destroy = 38, 0, 0;
     /// ioctl(2).
     Ioctl = 39, size_of::<misc::IoctlIn>(), IOCTL;
     /// poll(2).
-    Poll = 40, size_of::<misc::PollIn>(), 0;
+    Poll = 40, 24, 0;
     /// Response to a RETRIEVE notification, which this codec never sends.
     NotifyReply = 41, size_of::<rw::WriteIn>(), 0;
     /// Several forgets; has no reply.
@@ -152,9 +152,9 @@ opcodes! {
     /// Copy between files.
     CopyFileRange = 47, size_of::<rw::CopyFileRangeIn>(), 0;
     /// Map a file into the DAX window.
-    Setupmapping = 48, size_of::<rw::SetupmappingIn>(), 0;
+    Setupmapping = 48, 40, 0;
     /// Unmap from the DAX window.
-    Removemapping = 49, size_of::<rw::RemovemappingIn>(), 4096;
+    Removemapping = 49, 4, 4096;
     /// Make the file system durable.
     Syncfs = 50, size_of::<misc::SyncfsIn>(), 0;
     /// Create an unnamed file and open it.

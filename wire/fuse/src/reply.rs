@@ -5,7 +5,6 @@ use crate::ids::{BackingId, FileHandle, LockOwner, NodeId, Unique};
 use crate::layout::attr::{AttrOut, EntryOut, FuseAttr, FuseStatx, StatxOut};
 use crate::layout::header::OutHeader;
 use crate::layout::lock::{self, FileLock, LkOut};
-use crate::layout::misc::{IoctlOut, PollOut};
 use crate::layout::open::{OpenOut, OpenOutFlags};
 use crate::layout::rw::{CopyFileRangeOut, LseekOut, WriteOut};
 use crate::layout::xattr::GetxattrOut;
@@ -200,18 +199,6 @@ pub fn lk(blocker: Option<&LockConflict>) -> LkOut {
         },
     };
     LkOut { lk }
-}
-
-/// Encodes the reply to POLL.
-#[must_use]
-pub fn poll(events: u32) -> PollOut {
-    PollOut { revents: events, padding: 0 }
-}
-
-/// Encodes the reply to IOCTL; its output bytes follow.
-#[must_use]
-pub fn ioctl(result: i32) -> IoctlOut {
-    IoctlOut { result, ..Default::default() }
 }
 
 /// Converts a length. It never saturates in practice: replies are limited by a device read or descriptor

@@ -149,21 +149,9 @@ pub struct CopyFileRange {
     pub flags: u64,
 }
 
-/// Arguments of an ioctl(2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ioctl<'a> {
-    pub handle: FileHandle,
-    /// `FUSE_IOCTL_*`.
-    pub flags: u32,
-    pub command: u32,
-    /// Input of the command, borrowed from the request.
-    pub input: &'a [u8],
-    /// Maximum length of the output, in bytes.
-    pub output_bytes_max: u32,
-}
-
 /// A decoded request with its arguments. `LookupSelf` is a LOOKUP of `.`, which finds a node that the kernel
-/// has forgotten; `LookupParent` is one of `..`.
+/// has forgotten; `LookupParent` is one of `..`. `Unsupported` is a POLL, BMAP, SETUPMAPPING, REMOVEMAPPING or
+/// NOTIFY_REPLY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each field is what its operation's row in docs/protocols/fuse.md says")]
 pub enum Request<'a> {
@@ -210,15 +198,11 @@ pub enum Request<'a> {
     Lseek { handle: FileHandle, offset: u64, whence: u32 },
     CopyFileRange(CopyFileRange),
     CopyFileRange64(CopyFileRange),
-    Ioctl(Ioctl<'a>),
-    Poll { handle: FileHandle, events: u32 },
-    Bmap { block: u64, block_bytes: u32 },
-    Setupmapping,
-    Removemapping,
+    Ioctl { command: u32 },
     Init(crate::init::Offer),
     Interrupt { unique: Unique },
-    NotifyReply,
     Destroy,
+    Unsupported,
 }
 
 /// The nodes of a BATCH_FORGET.

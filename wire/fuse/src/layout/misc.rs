@@ -1,4 +1,4 @@
-//! STATFS, ACCESS, INTERRUPT, IOCTL, POLL, BMAP, SYNCFS.
+//! STATFS, ACCESS, INTERRUPT, IOCTL, SYNCFS.
 
 use super::wire_struct;
 
@@ -48,44 +48,6 @@ wire_struct! {
         pub in_size: u32,
         /// Maximum length of the output, in bytes.
         pub out_size: u32,
-    }
-
-    /// `struct fuse_ioctl_out`; data follows.
-    pub struct IoctlOut: 16 {
-        /// Return value of ioctl(2).
-        pub result: i32,
-        /// `FUSE_IOCTL_*`.
-        pub flags: u32,
-        /// For a retry: number of input vectors that follow.
-        pub in_iovs: u32,
-        /// For a retry: number of output vectors that follow.
-        pub out_iovs: u32,
-    }
-
-    /// `struct fuse_poll_in`.
-    pub struct PollIn: 24 {
-        pub fh: u64,
-        /// Identifier of the waiter in a wake-up notification.
-        pub kh: u64,
-        /// 1: notify when the state changes.
-        pub flags: u32,
-        /// Requested events, as in poll(2).
-        pub events: u32,
-    }
-
-    /// `struct fuse_poll_out`.
-    pub struct PollOut: 8 {
-        /// Pending events, as in poll(2).
-        pub revents: u32,
-        pub padding: u32,
-    }
-
-    /// `struct fuse_bmap_in`.
-    pub struct BmapIn: 16 {
-        /// Number of the block in the file, in units of `blocksize`.
-        pub block: u64,
-        pub blocksize: u32,
-        pub padding: u32,
     }
 
     /// `struct fuse_syncfs_in`.

@@ -102,23 +102,4 @@ wire_struct! {
         /// Number of bytes copied.
         pub bytes_copied: u64,
     }
-
-    /// `struct fuse_setupmapping_in`: requests a mapping of a file range in the DAX window.
-    pub struct SetupmappingIn: 40 {
-        pub fh: u64,
-        /// Offset in the file, in bytes.
-        pub foffset: u64,
-        /// Length of the mapping in bytes.
-        pub len: u64,
-        /// `FUSE_SETUPMAPPING_FLAG_WRITE` (1) and `FUSE_SETUPMAPPING_FLAG_READ` (2).
-        pub flags: u64,
-        /// Offset in the DAX window, in bytes.
-        pub moffset: u64,
-    }
-
-    /// `struct fuse_removemapping_in`, followed by `count` times `fuse_removemapping_one`.
-    pub struct RemovemappingIn: 4 {
-        /// Number of ranges that follow.
-        pub count: u32,
-    }
 }

@@ -6,7 +6,6 @@ use super::Call;
 use tombolo_core::{Answer, Error};
 use tombolo_wire_fuse::Unique;
 use tombolo_wire_fuse::init::{Negotiation, Offer, negotiate};
-use tombolo_wire_fuse::request::Ioctl;
 
 pub(super) fn init(session: &Session, offer: &Offer) -> Answer<Body> {
     if session.is_ready() {
@@ -52,9 +51,9 @@ const KNOWN_IOCTLS: [(u32, &str); 7] = [
 ];
 
 /// Refuses every ioctl: only the file system could interpret its argument, and most reach beyond the export.
-pub(super) fn ioctl(call: Call<'_>, ioctl: &Ioctl<'_>) -> Answer<Body> {
-    let name = KNOWN_IOCTLS.iter().find(|(command, _)| *command == ioctl.command);
+pub(super) fn ioctl(call: Call<'_>, command: u32) -> Answer<Body> {
+    let name = KNOWN_IOCTLS.iter().find(|(known, _)| *known == command);
     let name = name.map_or("unknown", |(_, name)| name);
-    tracing::debug!(session = call.session.id.0, command = ioctl.command, name, "ioctl refused");
+    tracing::debug!(session = call.session.id.0, command, name, "ioctl refused");
     Answer::err(Error::NotDevice)
 }

@@ -108,17 +108,13 @@ pub(super) fn dispatch<E: Exchange>(
         Request::Setlkw(lock) => lock::set(call, lock, true),
         Request::Statfs => node::statfs(call),
         Request::Syncfs => call.fs.syncfs(ctx).map(|()| Body::Empty),
-        Request::Ioctl(ioctl) => control::ioctl(call, ioctl),
+        Request::Ioctl { command } => control::ioctl(call, *command),
         Request::Init(offer) => control::init(session, offer),
         Request::Interrupt { unique } => control::interrupt(session, *unique),
         Request::Destroy => control::destroy(session),
         // After ENOSYS the kernel treats the file as always ready (POLL) and as without a block mapping
         // (BMAP). DAX is never negotiated, and no RETRIEVE is sent that a NOTIFY_REPLY could answer.
-        Request::Poll { .. }
-        | Request::Bmap { .. }
-        | Request::Setupmapping
-        | Request::Removemapping
-        | Request::NotifyReply => Answer::err(Error::NotImplemented),
+        Request::Unsupported => Answer::err(Error::NotImplemented),
     }
 }
 
