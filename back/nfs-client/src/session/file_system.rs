@@ -42,6 +42,26 @@ macro_rules! unless_read_only {
     };
 }
 
+/// Changes that a [`View`] performs later, with copies of borrowed arguments, unless the export is read-only.
+macro_rules! changes {
+    ($($method:ident($($argument:ident: $kind:ty $(= $owned:expr)?),+) -> $answer:ty;)+) => {
+        $(fn $method(&self, cx: &Ctx, $($argument: $kind),+) -> Answer<$answer> {
+            unless_read_only!(self);
+            $($(let $argument = $owned;)?)+
+            Answer::later(self.view(cx).$method($($argument),+))
+        })+
+    };
+}
+
+/// Groups of methods that the server's side program implements.
+macro_rules! of_side_program {
+    ($($group:ident: $kind:ident),+) => {
+        $(fn $group(&self) -> Option<&dyn $kind> {
+            self.0.has_side_program.load(Relaxed).then_some(self as &dyn $kind)
+        })+
+    };
+}
+
 impl FileSystem for NfsFileSystem {
     fn profile(&self) -> Profile {
         self.0.profile
@@ -72,11 +92,6 @@ impl FileSystem for NfsFileSystem {
         Answer::later(view.getattr(node))
     }
 
-    fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
-        unless_read_only!(self);
-        Answer::later(self.view(cx).setattr(node, file, *set))
-    }
-
     fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
         if self.0.profile.read_only && mask.contains(AccessMask::WRITE) {
             return Answer::err(Error::ReadOnly);
@@ -88,52 +103,21 @@ impl FileSystem for NfsFileSystem {
         Answer::later(self.view(cx).readlink(node))
     }
 
-    fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
-        unless_read_only!(self);
-        Answer::later(self.view(cx).create(parent, name.to_owned(), *how))
-    }
-
     /// Refuses: NFS version 3 has no files without a name.
     fn create_unnamed(&self, _: &Ctx, _: NodeId, _: &Create) -> Answer<Created> {
         Answer::err(Error::NotSupported)
     }
 
-    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        unless_read_only!(self);
-        Answer::later(self.view(cx).mkdir(parent, name.to_owned(), mode.masked()))
-    }
-
-    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
-        unless_read_only!(self);
-        Answer::later(self.view(cx).symlink(parent, name.to_owned(), target.to_vec()))
-    }
-
-    fn mknod(
-        &self,
-        cx: &Ctx,
-        parent: NodeId,
-        name: Name<'_>,
-        file_type: FileType,
-        mode: NewMode,
-        rdev: Device,
-    ) -> Answer<Made> {
-        unless_read_only!(self);
-        Answer::later(self.view(cx).mknod(parent, name.to_owned(), file_type, mode.masked(), rdev))
-    }
-
-    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        unless_read_only!(self);
-        Answer::later(self.view(cx).link(node, parent, name.to_owned()))
-    }
-
-    fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        unless_read_only!(self);
-        Answer::later(self.view(cx).unlink(parent, name.to_owned()))
-    }
-
-    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        unless_read_only!(self);
-        Answer::later(self.view(cx).rmdir(parent, name.to_owned()))
+    changes! {
+        setattr(node: NodeId, file: Option<File>, set: &SetAttr = *set) -> (Attr, Change);
+        create(parent: NodeId, name: Name<'_> = name.to_owned(), how: &Create = *how) -> Created;
+        mkdir(parent: NodeId, name: Name<'_> = name.to_owned(), mode: NewMode = mode.masked()) -> Made;
+        symlink(parent: NodeId, name: Name<'_> = name.to_owned(), target: &[u8] = target.to_vec()) -> Made;
+        mknod(parent: NodeId, name: Name<'_> = name.to_owned(), file_type: FileType,
+            mode: NewMode = mode.masked(), rdev: Device) -> Made;
+        link(node: NodeId, parent: NodeId, name: Name<'_> = name.to_owned()) -> Made;
+        unlink(parent: NodeId, name: Name<'_> = name.to_owned()) -> Change;
+        rmdir(parent: NodeId, name: Name<'_> = name.to_owned()) -> Change;
     }
 
     fn rename(
@@ -204,21 +188,7 @@ impl FileSystem for NfsFileSystem {
         Some(self)
     }
 
-    fn digests(&self) -> Option<&dyn Digests> {
-        self.0.has_side_program.load(Relaxed).then_some(self as &dyn Digests)
-    }
-
-    fn packing(&self) -> Option<&dyn CompressedReads> {
-        self.0.has_side_program.load(Relaxed).then_some(self as &dyn CompressedReads)
-    }
-
-    fn leases(&self) -> Option<&dyn Leases> {
-        self.0.has_side_program.load(Relaxed).then_some(self as &dyn Leases)
-    }
-
-    fn lending(&self) -> Option<&dyn Lending> {
-        self.0.has_side_program.load(Relaxed).then_some(self as &dyn Lending)
-    }
+    of_side_program!(digests: Digests, packing: CompressedReads, leases: Leases, lending: Lending);
 }
 
 impl NfsFileSystem {

@@ -113,13 +113,40 @@ fn release(links: &Links, cx: &Ctx, file: File) {
     links.release(cx, &gone);
 }
 
+/// Methods that are one request, whose reply a function converts.
+macro_rules! requests {
+    ($($call:ident $method:ident($($argument:ident: $kind:ty),+) -> $answer:ty = $request:ident, $reply:expr;)+) => {
+        $(fn $method(&self, cx: &Ctx, $($argument: $kind),+) -> Answer<$answer> {
+            self.links.$call(cx, Request::$request { $($argument),+ }, $reply)
+        })+
+    };
+}
+
+/// Groups of methods that the server may offer.
+macro_rules! offered {
+    ($($group:ident: $kind:ident = $offer:ident),+) => {
+        $(fn $group(&self) -> Option<&dyn $kind> {
+            self.offers(Offers::$offer).then_some(self)
+        })+
+    };
+}
+
 impl FileSystem for VrpcFileSystem {
-    fn profile(&self) -> Profile {
-        self.links.terms.profile
+    requests! {
+        call lookup(parent: NodeId, name: Name<'_>) -> Entry = Lookup, replies::entry;
+        call mkdir(parent: NodeId, name: Name<'_>, mode: NewMode) -> Made = Mkdir, replies::made;
+        call mknod(parent: NodeId, name: Name<'_>, file_type: FileType, mode: NewMode, rdev: Device) -> Made
+            = Mknod, replies::made;
+        call link(node: NodeId, parent: NodeId, name: Name<'_>) -> Made = Link, replies::made;
+        call_for unlink(parent: NodeId, name: Name<'_>) -> Change = Unlink, pick!(Change);
+        call_for rmdir(parent: NodeId, name: Name<'_>) -> Change = Rmdir, pick!(Change);
+        call_for rename(from_parent: NodeId, from: Name<'_>, to_parent: NodeId, to: Name<'_>, flags: RenameFlags)
+            -> Renamed = Rename, pick!(Renamed);
+        call_for statfs(node: NodeId) -> StatFs = Statfs, pick!(StatFs);
     }
 
-    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
-        self.links.call(cx, Request::Lookup { parent, name }, replies::entry)
+    fn profile(&self) -> Profile {
+        self.links.terms.profile
     }
 
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
@@ -172,48 +199,8 @@ impl FileSystem for VrpcFileSystem {
         })
     }
 
-    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        self.links.call(cx, Request::Mkdir { parent, name, mode }, replies::made)
-    }
-
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
         names::symlink(&self.links, cx, parent, name, target)
-    }
-
-    fn mknod(
-        &self,
-        cx: &Ctx,
-        parent: NodeId,
-        name: Name<'_>,
-        file_type: FileType,
-        mode: NewMode,
-        rdev: Device,
-    ) -> Answer<Made> {
-        self.links.call(cx, Request::Mknod { parent, name, file_type, mode, rdev }, replies::made)
-    }
-
-    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        self.links.call(cx, Request::Link { node, parent, name }, replies::made)
-    }
-
-    fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.links.call_for(cx, Request::Unlink { parent, name }, pick!(Change))
-    }
-
-    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.links.call_for(cx, Request::Rmdir { parent, name }, pick!(Change))
-    }
-
-    fn rename(
-        &self,
-        cx: &Ctx,
-        from_parent: NodeId,
-        from: Name<'_>,
-        to_parent: NodeId,
-        to: Name<'_>,
-        flags: RenameFlags,
-    ) -> Answer<Renamed> {
-        self.links.call_for(cx, Request::Rename { from_parent, from, to_parent, to, flags }, pick!(Renamed))
     }
 
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
@@ -259,35 +246,10 @@ impl FileSystem for VrpcFileSystem {
         listing::readdir(&self.links, cx, file, cookie, page)
     }
 
-    fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
-        self.links.call_for(cx, Request::Statfs { node }, pick!(StatFs))
-    }
-
     fn syncfs(&self, cx: &Ctx) -> Answer<()> {
         self.links.call_unit(cx, Request::Syncfs)
     }
 
-    fn xattrs(&self) -> Option<&dyn Xattrs> {
-        self.offers(Offers::XATTRS).then_some(self)
-    }
-
-    fn locks(&self) -> Option<&dyn Locks> {
-        self.offers(Offers::LOCKS).then_some(self)
-    }
-
-    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
-        self.offers(Offers::HANDLES).then_some(self)
-    }
-
-    fn ranges(&self) -> Option<&dyn Ranges> {
-        self.offers(Offers::RANGES).then_some(self)
-    }
-
-    fn changes(&self) -> Option<&dyn Changes> {
-        self.offers(Offers::CHANGES).then_some(self)
-    }
-
-    fn versions(&self) -> Option<&dyn Versions> {
-        self.offers(Offers::VERSIONS).then_some(self)
-    }
+    offered!(xattrs: Xattrs = XATTRS, locks: Locks = LOCKS, persistent_handles: PersistentHandles = HANDLES,
+        ranges: Ranges = RANGES, changes: Changes = CHANGES, versions: Versions = VERSIONS);
 }
