@@ -6,6 +6,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Outcome of a case that does not panic.
 pub type Verdict = Result<(), Skip>;
 
+/// Results of cases: those that always apply return nothing.
+pub(crate) trait IntoVerdict {
+    /// Converts the result.
+    fn into_verdict(self) -> Verdict;
+}
+
+impl IntoVerdict for () {
+    fn into_verdict(self) -> Verdict {
+        Ok(())
+    }
+}
+
+impl IntoVerdict for Verdict {
+    fn into_verdict(self) -> Verdict {
+        self
+    }
+}
+
 /// Reason why a case does not apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip(pub String);

@@ -31,16 +31,15 @@ super::table! {
 
 const MIB: u64 = 1 << 20;
 
-fn it_is_as_long_as_it_was_made_and_reads_as_zeroes(bench: &Bench) -> Verdict {
+fn it_is_as_long_as_it_was_made_and_reads_as_zeroes(bench: &Bench) {
     let geometry = bench.disk.geometry();
     assert_eq!(geometry.size_bytes, SIZE_BYTES);
     assert!(geometry.block_bytes.is_power_of_two() && geometry.block_bytes >= 512, "{geometry:?}");
     assert!(geometry.physical_block_bytes >= geometry.block_bytes, "{geometry:?}");
     assert!(is_zero(&bench.read(0, SIZE_BYTES).expect("read")));
-    Ok(())
 }
 
-fn both_ends_can_be_written_and_read(bench: &Bench) -> Verdict {
+fn both_ends_can_be_written_and_read(bench: &Bench) {
     for (offset, len) in
         [(0, 512), (0, 4096), (SIZE_BYTES - 512, 512), (SIZE_BYTES - 65536, 65536), (0, SIZE_BYTES)]
     {
@@ -49,10 +48,9 @@ fn both_ends_can_be_written_and_read(bench: &Bench) -> Verdict {
         assert!(bench.read(offset, len).expect("read") == bytes, "{len} bytes at {offset}");
     }
     assert_eq!(bench.disk.geometry().size_bytes, SIZE_BYTES);
-    Ok(())
 }
 
-fn a_write_below_the_physical_block_leaves_its_neighbours(bench: &Bench) -> Verdict {
+fn a_write_below_the_physical_block_leaves_its_neighbours(bench: &Bench) {
     let mut model = pattern(1, 4 * 4096);
     bench.write(0, &model).expect("written");
     for (salt, (offset, len)) in [(512, 512), (3584, 1024), (4096 + 1536, 4096)].into_iter().enumerate() {
@@ -61,10 +59,9 @@ fn a_write_below_the_physical_block_leaves_its_neighbours(bench: &Bench) -> Verd
         model[offset as usize..(offset + len) as usize].copy_from_slice(&bytes);
         assert!(bench.read(0, 4 * 4096).expect("read") == model, "{len} bytes at {offset}");
     }
-    Ok(())
 }
 
-fn data_in_many_pieces_are_in_their_order(bench: &Bench) -> Verdict {
+fn data_in_many_pieces_are_in_their_order(bench: &Bench) {
     // Pieces of odd lengths in reverse order of memory; the last count exceeds one system call (IOV_MAX).
     for pieces in [2_usize, 3, 17, 1500] {
         let lens = (0..pieces).map(|piece| 1 + piece * 37 % 300);
@@ -85,10 +82,9 @@ fn data_in_many_pieces_are_in_their_order(bench: &Bench) -> Verdict {
         bench.answered(bench.disk.read(&bench.cx, 512, into)).expect("read");
         assert!(read.to_vec(total) == bytes, "read in {pieces} pieces");
     }
-    Ok(())
 }
 
-fn what_is_beyond_the_end_is_refused_and_changes_nothing(bench: &Bench) -> Verdict {
+fn what_is_beyond_the_end_is_refused_and_changes_nothing(bench: &Bench) {
     let before = pattern(7, 8192);
     bench.write(SIZE_BYTES - 8192, &before).expect("written");
     let last = u64::MAX - 511;
@@ -113,10 +109,9 @@ fn what_is_beyond_the_end_is_refused_and_changes_nothing(bench: &Bench) -> Verdi
     refused(&bench.write_zeroes(range(512, u64::MAX), Zeroing::default()), "an end that no number says");
     assert_eq!(bench.disk.geometry().size_bytes, SIZE_BYTES);
     assert!(bench.read(SIZE_BYTES - 8192, 8192).expect("read") == before, "something was changed");
-    Ok(())
 }
 
-fn nothing_can_be_read_and_written_anywhere(bench: &Bench) -> Verdict {
+fn nothing_can_be_read_and_written_anywhere(bench: &Bench) {
     let before = pattern(3, SIZE_BYTES);
     bench.write(0, &before).expect("written");
     for offset in [0, 512, SIZE_BYTES] {
@@ -127,10 +122,9 @@ fn nothing_can_be_read_and_written_anywhere(bench: &Bench) -> Verdict {
         assert_eq!(bench.extents(range(offset, 0), 10).expect("extents"), []);
     }
     assert!(bench.read(0, SIZE_BYTES).expect("read") == before, "something was changed");
-    Ok(())
 }
 
-fn every_stability_is_taken_and_flushes_succeed(bench: &Bench) -> Verdict {
+fn every_stability_is_taken_and_flushes_succeed(bench: &Bench) {
     bench.flush().expect("flushed, though there is nothing");
     for (salt, stability) in
         [Stability::Unstable, Stability::DataSync, Stability::FileSync].into_iter().enumerate()
@@ -144,7 +138,6 @@ fn every_stability_is_taken_and_flushes_succeed(bench: &Bench) -> Verdict {
         assert_eq!(bench.read(4096, 512).expect("read"), [0; 512], "{stability:?}");
         bench.flush().expect("flushed");
     }
-    Ok(())
 }
 
 /// Ranges at and next to boundaries of any unit.
@@ -165,7 +158,7 @@ fn same_outside(bench: &Bench, before: &[u8], offset: u64, len: u64) {
     assert!(now[end..] == before[end..], "changed behind {len} bytes at {offset}");
 }
 
-fn a_discard_leaves_its_neighbours(bench: &Bench) -> Verdict {
+fn a_discard_leaves_its_neighbours(bench: &Bench) {
     for (salt, (offset, len)) in RANGES.into_iter().enumerate() {
         let before = pattern(salt as u64, SIZE_BYTES);
         bench.write(0, &before).expect("written");
@@ -175,10 +168,9 @@ fn a_discard_leaves_its_neighbours(bench: &Bench) -> Verdict {
         bench.write(offset, &bytes).expect("written");
         assert!(bench.read(offset, len).expect("read") == bytes, "{len} bytes at {offset}, discarded before");
     }
-    Ok(())
 }
 
-fn zeroes_are_written_where_they_were_asked_for_and_nowhere_else(bench: &Bench) -> Verdict {
+fn zeroes_are_written_where_they_were_asked_for_and_nowhere_else(bench: &Bench) {
     for may_unmap in [false, true] {
         for (salt, (offset, len)) in RANGES.into_iter().enumerate() {
             let before = pattern(salt as u64, SIZE_BYTES);
@@ -194,7 +186,6 @@ fn zeroes_are_written_where_they_were_asked_for_and_nowhere_else(bench: &Bench) 
             .expect("zeroed");
         assert!(is_zero(&bench.read(0, SIZE_BYTES).expect("read")));
     }
-    Ok(())
 }
 
 fn zeroes_that_must_be_fast_are_written_or_refused_before_anything_is_changed(bench: &Bench) -> Verdict {
@@ -215,7 +206,7 @@ fn zeroes_that_must_be_fast_are_written_or_refused_before_anything_is_changed(be
     Ok(())
 }
 
-fn extents_agree_with_the_data(bench: &Bench) -> Verdict {
+fn extents_agree_with_the_data(bench: &Bench) {
     let whole = range(0, SIZE_BYTES);
     bench.check_extents(whole);
     for offset in [MIB, 3 * MIB, SIZE_BYTES - 512] {
@@ -230,7 +221,6 @@ fn extents_agree_with_the_data(bench: &Bench) -> Verdict {
     bench.write_zeroes(range(MIB, MIB), Zeroing { may_unmap: true, ..Zeroing::default() }).expect("zeroed");
     bench.write_zeroes(range(2 * MIB, MIB), Zeroing::default()).expect("zeroed");
     bench.check_extents(whole);
-    Ok(())
 }
 
 fn extents_are_no_more_than_asked_for_and_go_on_where_they_ended(bench: &Bench) -> Verdict {
@@ -274,7 +264,7 @@ fn extents_are_no_more_than_asked_for_and_go_on_where_they_ended(bench: &Bench) 
     Ok(())
 }
 
-fn writes_of_different_sectors_at_the_same_time_are_all_there(bench: &Bench) -> Verdict {
+fn writes_of_different_sectors_at_the_same_time_are_all_there(bench: &Bench) {
     const THREADS: u64 = 4;
     const SECTORS: u64 = 512;
     thread::scope(|scope| {
@@ -290,7 +280,6 @@ fn writes_of_different_sectors_at_the_same_time_are_all_there(bench: &Bench) -> 
     for (sector, bytes) in (0..).zip(all.chunks(512)) {
         assert!(bytes == pattern(sector, 512), "sector {sector}");
     }
-    Ok(())
 }
 
 fn a_new_size_is_told_and_what_is_new_reads_as_zeroes(bench: &Bench) -> Verdict {

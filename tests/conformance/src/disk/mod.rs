@@ -58,7 +58,7 @@ macro_rules! table {
             $($crate::disk::Case {
                 name: concat!("disk::", stringify!($name)),
                 read_only: stringify!($($read_only)?).len() > 0,
-                run: $name,
+                run: |bench| $crate::report::IntoVerdict::into_verdict($name(bench)),
             }),+
         ];
     };

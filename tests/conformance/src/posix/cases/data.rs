@@ -7,7 +7,6 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use super::cases;
 use crate::pattern;
 use crate::posix::World;
-use crate::report::Verdict;
 
 cases! { "data":
     eight_mebibytes_at_odd_offsets_are_exact,
@@ -18,7 +17,7 @@ cases! { "data":
     a_small_change_of_a_big_file_changes_nothing_else,
 }
 
-fn eight_mebibytes_at_odd_offsets_are_exact(w: &World) -> Verdict {
+fn eight_mebibytes_at_odd_offsets_are_exact(w: &World) {
     const LEN: usize = 8 << 20;
     let file = w.file("file");
     for offset in [0_u64, 1, 4095, 1_048_577] {
@@ -32,10 +31,9 @@ fn eight_mebibytes_at_odd_offsets_are_exact(w: &World) -> Verdict {
     let all = fs::read(w.path("file")).expect("read");
     assert_eq!(all.len(), 1_048_577 + LEN);
     assert!(all[1_048_577..] == pattern(LEN, 1_048_577));
-    Ok(())
 }
 
-fn offsets_beyond_four_gibibytes_work(w: &World) -> Verdict {
+fn offsets_beyond_four_gibibytes_work(w: &World) {
     let file = w.file("file");
     let offset = (5 << 30) + 7;
     file.write_all_at(b"beyond", offset).expect("write");
@@ -45,10 +43,9 @@ fn offsets_beyond_four_gibibytes_work(w: &World) -> Verdict {
     assert_eq!(fs::metadata(w.path("file")).expect("stat").len(), offset + 6);
     file.read_exact_at(&mut bytes, 7).expect("read");
     assert_eq!(bytes, [0; 6], "offsets do not wrap");
-    Ok(())
 }
 
-fn a_second_descriptor_sees_every_write(w: &World) -> Verdict {
+fn a_second_descriptor_sees_every_write(w: &World) {
     let file = w.file("file");
     let other = OpenOptions::new().read(true).write(true).open(w.path("file")).expect("open");
     for round in 0..100_u64 {
@@ -59,20 +56,18 @@ fn a_second_descriptor_sees_every_write(w: &World) -> Verdict {
         assert_eq!(bytes, text.as_bytes());
         assert_eq!(fs::metadata(w.path("file")).expect("stat").len(), round * 3 + text.len() as u64);
     }
-    Ok(())
 }
 
-fn sync_succeeds(w: &World) -> Verdict {
+fn sync_succeeds(w: &World) {
     let mut file = w.file("file");
     file.write_all(b"data").expect("write");
     file.sync_data().expect("fdatasync");
     file.sync_all().expect("fsync");
     rustix::fs::syncfs(&file).expect("syncfs");
     fs::File::open(&w.dir).expect("open").sync_all().expect("fsync of a directory");
-    Ok(())
 }
 
-fn synchronous_writes_succeed(w: &World) -> Verdict {
+fn synchronous_writes_succeed(w: &World) {
     let path = w.file_with("file", b"");
     for flags in [rustix::fs::OFlags::SYNC, rustix::fs::OFlags::DSYNC] {
         let file =
@@ -80,10 +75,9 @@ fn synchronous_writes_succeed(w: &World) -> Verdict {
         file.write_all_at(b"stable", 0).expect("write");
     }
     assert_eq!(fs::read(&path).expect("read"), b"stable");
-    Ok(())
 }
 
-fn a_small_change_of_a_big_file_changes_nothing_else(w: &World) -> Verdict {
+fn a_small_change_of_a_big_file_changes_nothing_else(w: &World) {
     const LEN: usize = 2 << 20;
     let path = w.file_with("file", &pattern(LEN, 0));
     let mut model = pattern(LEN, 0);
@@ -98,5 +92,4 @@ fn a_small_change_of_a_big_file_changes_nothing_else(w: &World) -> Verdict {
         OpenOptions::new().read(true).open(&path).expect("open").read_to_end(&mut read).expect("read");
         assert!(read == model, "after a change at {offset}");
     }
-    Ok(())
 }

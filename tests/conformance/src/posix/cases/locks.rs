@@ -40,7 +40,7 @@ fn held(w: &World, kind: &str) -> Background {
     started(w, "lock-hold", kind, "held")
 }
 
-fn processes_exclude_each_other(w: &World) -> Verdict {
+fn processes_exclude_each_other(w: &World) {
     w.file_with("file", b"");
     for kind in KINDS {
         assert_eq!(try_in_child(w, kind), "taken", "{kind}");
@@ -49,29 +49,26 @@ fn processes_exclude_each_other(w: &World) -> Verdict {
         holder.finish();
         assert_eq!(try_in_child(w, kind), "taken", "{kind}");
     }
-    Ok(())
 }
 
-fn a_process_that_ends_gives_its_locks_back(w: &World) -> Verdict {
+fn a_process_that_ends_gives_its_locks_back(w: &World) {
     w.file_with("file", b"");
     for kind in KINDS {
         let holder = held(w, kind);
         holder.terminate();
         assert_eq!(try_in_child(w, kind), "taken", "{kind}");
     }
-    Ok(())
 }
 
-fn closing_any_descriptor_gives_fcntl_locks_back(w: &World) -> Verdict {
+fn closing_any_descriptor_gives_fcntl_locks_back(w: &World) {
     let file = w.file("file");
     rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).expect("lock");
     assert_eq!(try_in_child(w, "fcntl"), "refused");
     drop(std::fs::File::open(w.path("file")).expect("open"));
     assert_eq!(try_in_child(w, "fcntl"), "taken", "POSIX asks for this");
-    Ok(())
 }
 
-fn open_file_locks_belong_to_the_description(w: &World) -> Verdict {
+fn open_file_locks_belong_to_the_description(w: &World) {
     let file = w.file("file");
     let all = LockRange { start: 0, len: 0 };
     try_lock(file.as_fd(), LockKind::Exclusive, all).expect("lock");
@@ -84,7 +81,6 @@ fn open_file_locks_belong_to_the_description(w: &World) -> Verdict {
     assert_eq!(try_in_child(w, "ofd"), "refused", "the description lives");
     drop(copy);
     assert_eq!(try_in_child(w, "ofd"), "taken");
-    Ok(())
 }
 
 fn ranges_are_locked_apart(w: &World) -> Verdict {
@@ -105,13 +101,12 @@ fn ranges_are_locked_apart(w: &World) -> Verdict {
     Ok(())
 }
 
-fn record_locks_and_flock_do_not_see_each_other(w: &World) -> Verdict {
+fn record_locks_and_flock_do_not_see_each_other(w: &World) {
     w.file_with("file", b"");
     let holder = held(w, "flock");
     assert_eq!(try_in_child(w, "fcntl"), "taken");
     assert_eq!(try_in_child(w, "flock"), "refused");
     holder.finish();
-    Ok(())
 }
 
 fn a_waiter_gets_the_lock(w: &World) -> Verdict {
@@ -125,7 +120,7 @@ fn a_waiter_gets_the_lock(w: &World) -> Verdict {
     Ok(())
 }
 
-fn a_waiter_ends_by_a_signal(w: &World) -> Verdict {
+fn a_waiter_ends_by_a_signal(w: &World) {
     w.file_with("file", b"");
     for kind in ["fcntl", "flock"] {
         let (holder, waiter) = (held(w, kind), started(w, "lock-wait", kind, "waiting"));
@@ -136,12 +131,11 @@ fn a_waiter_ends_by_a_signal(w: &World) -> Verdict {
         holder.finish();
         assert_eq!(try_in_child(w, kind), "taken", "a waiter that gave up has no lock");
     }
-    Ok(())
 }
 
 /// Blocks two processes on each other's locks: the second gets EDEADLK, and the first gets its lock when the
 /// second has exited (fcntl(2)).
-fn processes_that_wait_for_each_other_are_told(w: &World) -> Verdict {
+fn processes_that_wait_for_each_other_are_told(w: &World) {
     let (one, two) = (w.file_with("one", b""), w.file_with("two", b""));
     let (one, two) = (one.to_string_lossy(), two.to_string_lossy());
     let mut first = w.background(&["lock-both", &one, &two]);
@@ -155,5 +149,4 @@ fn processes_that_wait_for_each_other_are_told(w: &World) -> Verdict {
     assert_eq!(second.line(), "deadlock");
     second.finish();
     assert_eq!(first.finish(), "taken");
-    Ok(())
 }

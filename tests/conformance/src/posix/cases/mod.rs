@@ -38,12 +38,12 @@ macro_rules! cases {
             $($crate::posix::Case {
                 name: concat!($group, "::", stringify!($name)),
                 root: false,
-                run: $name,
+                run: |world| $crate::report::IntoVerdict::into_verdict($name(world)),
             },)*
             $($($crate::posix::Case {
                 name: concat!($group, "::", stringify!($rooted)),
                 root: true,
-                run: $rooted,
+                run: |world| $crate::report::IntoVerdict::into_verdict($rooted(world)),
             },)+)?
         ];
     };

@@ -11,7 +11,7 @@ use tombolo_test_support::{name, plain};
 
 use super::cases;
 use crate::is_long_run;
-use crate::waist::{Verdict, World};
+use crate::waist::World;
 
 cases! { "changes":
     the_first_answer_is_that_nothing_is_to_be_believed needs CHANGES,
@@ -90,7 +90,7 @@ impl Watcher {
     }
 }
 
-fn the_first_answer_is_that_nothing_is_to_be_believed(w: &World) -> Verdict {
+fn the_first_answer_is_that_nothing_is_to_be_believed(w: &World) {
     let mut watcher = Watcher::beside(w);
     let mark = watcher.mark(w);
     assert_eq!(watcher.next(), std::slice::from_ref(&mark));
@@ -101,10 +101,9 @@ fn the_first_answer_is_that_nothing_is_to_be_believed(w: &World) -> Verdict {
     watcher.next();
     watcher.since -= 2;
     assert_eq!(watcher.next(), [Notice::Everything]);
-    Ok(())
 }
 
-fn changes_by_another_session_are_told(w: &World) -> Verdict {
+fn changes_by_another_session_are_told(w: &World) {
     let file = w.file_with("file", b"data");
     w.dir("sub");
     let mut watcher = Watcher::beside(w);
@@ -142,10 +141,9 @@ fn changes_by_another_session_are_told(w: &World) -> Verdict {
     told(&mut watcher, "symlink", &[named(dir, "link"), parent.clone()]);
     w.release(w.file("created"));
     told(&mut watcher, "create", &[named(dir, "created"), parent]);
-    Ok(())
 }
 
-fn a_change_of_data_is_told_with_its_range(w: &World) -> Verdict {
+fn a_change_of_data_is_told_with_its_range(w: &World) {
     let file = w.file("file");
     w.write_all(file, 0, &[1; 10_000]);
     let mut watcher = Watcher::beside(w);
@@ -161,10 +159,9 @@ fn a_change_of_data_is_told_with_its_range(w: &World) -> Verdict {
     w.release(w.open(file.node, OpenFlags::WRITE | OpenFlags::TRUNCATE).expect("open"));
     covers(watcher.settled(w), 0, 6999);
     w.release(file);
-    Ok(())
 }
 
-fn a_session_is_not_told_of_its_own_changes(w: &World) -> Verdict {
+fn a_session_is_not_told_of_its_own_changes(w: &World) {
     let mut watcher = Watcher::beside(w);
     let own = &watcher.world;
     let node = own.file_with("own", b"data");
@@ -172,10 +169,9 @@ fn a_session_is_not_told_of_its_own_changes(w: &World) -> Verdict {
     own.rename("own", "renamed", RenameFlags::empty()).expect("rename");
     own.unlink("renamed").expect("unlink");
     assert_eq!(watcher.settled(w), []);
-    Ok(())
 }
 
-fn what_a_session_does_not_know_it_is_not_told_of(w: &World) -> Verdict {
+fn what_a_session_does_not_know_it_is_not_told_of(w: &World) {
     let (file, sub) = (w.file_with("file", b"data"), w.dir("sub"));
     let mut watcher = Watcher::beside(w);
     w.chmod(file, 0o600).expect("chmod");
@@ -187,7 +183,6 @@ fn what_a_session_does_not_know_it_is_not_told_of(w: &World) -> Verdict {
     watcher.world.forget(known);
     w.chmod(file, 0o600).expect("chmod");
     assert_eq!(watcher.settled(w), []);
-    Ok(())
 }
 
 /// Cached state of a session, valid until a notice.
@@ -312,7 +307,7 @@ pub(super) fn change(w: &World, dirs: &[NodeId], random: &mut Rng) -> String {
     format!("{what} on {} and {} ({})", at.1, to.1, if is_done { "done" } else { "refused" })
 }
 
-fn whatever_was_not_told_is_as_it_was(w: &World) -> Verdict {
+fn whatever_was_not_told_is_as_it_was(w: &World) {
     let subs: Vec<_> = ["x", "y"].map(|text| w.dir(text)).into();
     let dirs = [w.dir, subs[0], subs[1]];
     let mut watcher = Watcher::beside(w);
@@ -328,5 +323,4 @@ fn whatever_was_not_told_is_as_it_was(w: &World) -> Verdict {
         }
         believed.check(&watcher.world, &format!("step {step}, {done:?}"));
     }
-    Ok(())
 }

@@ -5,7 +5,7 @@ use tombolo_core::{Error, Stability};
 use tombolo_mem::{Buffer, Sink, Source};
 
 use super::cases;
-use crate::waist::{Verdict, World};
+use crate::waist::World;
 use crate::{is_long_run, pattern, refused};
 
 cases! { "data":
@@ -29,7 +29,7 @@ cases! { "data":
     reading_a_directory_is_refused,
 }
 
-fn written_bytes_are_read_back(w: &World) -> Verdict {
+fn written_bytes_are_read_back(w: &World) {
     let file = w.file("file");
     let mut model = vec![0; 20_000];
     for (offset, len) in [(0, 10), (4090, 12), (4096, 4096), (100, 9000), (19_999, 1), (8191, 2)] {
@@ -41,10 +41,9 @@ fn written_bytes_are_read_back(w: &World) -> Verdict {
     assert_eq!(w.read_all(file, 0, 20_000), model);
     assert_eq!(w.open_attr(file).size, 20_000);
     w.release(file);
-    Ok(())
 }
 
-fn big_transfers_at_odd_offsets_are_exact(w: &World) -> Verdict {
+fn big_transfers_at_odd_offsets_are_exact(w: &World) {
     // The longest is split by every protocol: a transfer has at most 4 MiB. One is enough for the gate, since
     // a link with one page needs a request per 4 KiB.
     let (short, long) = if is_long_run() { (8 << 20, 8 << 20) } else { (300_000, 5 << 20) };
@@ -56,20 +55,18 @@ fn big_transfers_at_odd_offsets_are_exact(w: &World) -> Verdict {
     }
     assert_eq!(w.open_attr(file).size, 1_048_577 + long as u64);
     w.release(file);
-    Ok(())
 }
 
-fn reading_stops_at_the_end(w: &World) -> Verdict {
+fn reading_stops_at_the_end(w: &World) {
     let file = w.file("file");
     w.write_all(file, 0, b"0123456789");
     assert_eq!(w.read_all(file, 5, 100), b"56789");
     assert_eq!(w.read_all(file, 10, 100), b"");
     assert_eq!(w.read_all(file, 1 << 40, 100), b"");
     w.release(file);
-    Ok(())
 }
 
-fn the_end_is_told(w: &World) -> Verdict {
+fn the_end_is_told(w: &World) {
     let file = w.file("file");
     w.write_all(file, 0, &pattern(10_000, 0));
     let (_, eof) = w.read_eof(file, 0, 4096).expect("read");
@@ -79,30 +76,27 @@ fn the_end_is_told(w: &World) -> Verdict {
     let tail = w.read_all(file, 9_990, 10);
     assert_eq!(tail, pattern(10, 9_990), "what lies before the end is all there");
     w.release(file);
-    Ok(())
 }
 
-fn holes_read_as_zeros(w: &World) -> Verdict {
+fn holes_read_as_zeros(w: &World) {
     let file = w.file("file");
     w.write_all(file, 3 << 20, b"far");
     assert_eq!(w.open_attr(file).size, (3 << 20) + 3);
     assert!(w.read_all(file, 0, 3 << 20).iter().all(|byte| *byte == 0));
     assert!(w.open_attr(file).blocks * 512 < 3 << 20, "a hole takes no space");
     w.release(file);
-    Ok(())
 }
 
-fn append_ignores_the_offset(w: &World) -> Verdict {
+fn append_ignores_the_offset(w: &World) {
     let node = w.file_with("file", b"start");
     let file = w.open(node, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
     w.write_all(file, 0, b", middle");
     w.write_all(file, 1_000_000, b", end");
     assert_eq!(w.read_all(file, 0, 100), b"start, middle, end");
     w.release(file);
-    Ok(())
 }
 
-fn a_write_in_place_does_not_append(w: &World) -> Verdict {
+fn a_write_in_place_does_not_append(w: &World) {
     let node = w.file_with("file", b"0123456789");
     let file = w.open(node, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
     let how = Write { offset: 3, in_place: true, ..Write::default() };
@@ -111,10 +105,9 @@ fn a_write_in_place_does_not_append(w: &World) -> Verdict {
     w.write_all(file, 0, b"+");
     assert_eq!(w.read_all(file, 0, 100), b"012xyz6789+");
     w.release(file);
-    Ok(())
 }
 
-fn openings_do_what_they_were_opened_for(w: &World) -> Verdict {
+fn openings_do_what_they_were_opened_for(w: &World) {
     let node = w.file_with("file", b"data");
     let reader = w.open(node, OpenFlags::READ).expect("open");
     let writer = w.open(node, OpenFlags::WRITE).expect("open");
@@ -125,10 +118,9 @@ fn openings_do_what_they_were_opened_for(w: &World) -> Verdict {
     assert_eq!(w.read_all(reader, 0, 10), b"DAta");
     w.release(reader);
     w.release(writer);
-    Ok(())
 }
 
-fn shrinking_discards_what_was_there(w: &World) -> Verdict {
+fn shrinking_discards_what_was_there(w: &World) {
     let node = w.file_with("file", &pattern(10_000, 1));
     assert_eq!(w.truncate(node, 5000).expect("truncate").size, 5000);
     assert_eq!(w.contents(node), pattern(5000, 1));
@@ -136,19 +128,17 @@ fn shrinking_discards_what_was_there(w: &World) -> Verdict {
     let mut expected = pattern(5000, 1);
     expected.resize(10_000, 0);
     assert!(w.contents(node) == expected, "what was cut off came back");
-    Ok(())
 }
 
-fn growing_adds_zeros(w: &World) -> Verdict {
+fn growing_adds_zeros(w: &World) {
     let node = w.file_with("file", b"abc");
     assert_eq!(w.truncate(node, 1 << 20).expect("truncate").size, 1 << 20);
     let contents = w.contents(node);
     assert_eq!((&contents[..3], contents.len()), (&b"abc"[..], 1 << 20));
     assert!(contents[3..].iter().all(|byte| *byte == 0));
-    Ok(())
 }
 
-fn a_size_is_set_through_an_opening(w: &World) -> Verdict {
+fn a_size_is_set_through_an_opening(w: &World) {
     let file = w.file("file");
     w.write_all(file, 0, b"0123456789");
     w.unlink("file").expect("unlink");
@@ -157,10 +147,9 @@ fn a_size_is_set_through_an_opening(w: &World) -> Verdict {
     assert_eq!(attr.size, 4);
     assert_eq!(w.read_all(file, 0, 10), b"0123");
     w.release(file);
-    Ok(())
 }
 
-fn nothing_written_is_nothing_changed(w: &World) -> Verdict {
+fn nothing_written_is_nothing_changed(w: &World) {
     let file = w.file("file");
     w.write_all(file, 0, b"abc");
     let how = Write { offset: 100, ..Write::default() };
@@ -168,10 +157,9 @@ fn nothing_written_is_nothing_changed(w: &World) -> Verdict {
     assert_eq!(w.open_attr(file).size, 3);
     assert_eq!(w.read_eof(file, 0, 0).expect("a read of nothing").0, b"");
     w.release(file);
-    Ok(())
 }
 
-fn writes_past_the_largest_size_are_refused(w: &World) -> Verdict {
+fn writes_past_the_largest_size_are_refused(w: &World) {
     let file = w.file("file");
     let largest = w.fs.profile().file_size_max;
     let how = Write { offset: largest, ..Write::default() };
@@ -181,10 +169,9 @@ fn writes_past_the_largest_size_are_refused(w: &World) -> Verdict {
     refused!(w.truncate(file.node, u64::MAX), Error::FileTooLarge | Error::InvalidArgument);
     assert_eq!(w.open_attr(file).size, 0);
     w.release(file);
-    Ok(())
 }
 
-fn scattered_memory_is_filled_in_order(w: &World) -> Verdict {
+fn scattered_memory_is_filled_in_order(w: &World) {
     let file = w.file("file");
     let bytes = pattern(9000, 3);
     let pieces = [Source::from(bytes[..1].to_vec()), Source::from(bytes[1..5000].to_vec())];
@@ -216,10 +203,9 @@ fn scattered_memory_is_filled_in_order(w: &World) -> Verdict {
         buffers.iter_mut().flat_map(|buffer| buffer.as_slice().expect("free again").to_vec()).collect();
     assert!(together == bytes, "scattered pieces came back out of order");
     w.release(file);
-    Ok(())
 }
 
-fn memory_beyond_a_short_read_is_left_alone(w: &World) -> Verdict {
+fn memory_beyond_a_short_read_is_left_alone(w: &World) {
     let file = w.file("file");
     w.write_all(file, 0, b"short");
     let mut buffer = Buffer::new(64);
@@ -227,10 +213,9 @@ fn memory_beyond_a_short_read_is_left_alone(w: &World) -> Verdict {
     let done = w.fs.read(&w.cx, file, 0, buffer.sink(0..64)).wait().expect("read");
     assert!(buffer.as_slice().expect("free again")[done.count.max(5)..].iter().all(|byte| *byte == 0xAA));
     w.release(file);
-    Ok(())
 }
 
-fn stability_is_at_least_as_asked(w: &World) -> Verdict {
+fn stability_is_at_least_as_asked(w: &World) {
     let file = w.file("file");
     for stability in [Stability::Unstable, Stability::DataSync, Stability::FileSync] {
         let written = w.write_as(file, &Write { stability, ..Write::default() }, b"data").expect("write");
@@ -243,10 +228,9 @@ fn stability_is_at_least_as_asked(w: &World) -> Verdict {
         w.write_all(file, 0, b"sync");
         w.release(file);
     }
-    Ok(())
 }
 
-fn sync_and_flush_succeed(w: &World) -> Verdict {
+fn sync_and_flush_succeed(w: &World) {
     let file = w.file("file");
     w.write_all(file, 0, b"data");
     w.fs.fsync(&w.cx, file, SyncScope::Data).wait().expect("fdatasync");
@@ -257,12 +241,10 @@ fn sync_and_flush_succeed(w: &World) -> Verdict {
     w.fs.fsync(&w.cx, dir, SyncScope::All).wait().expect("fsync of a directory");
     w.release(dir);
     w.fs.syncfs(&w.cx).wait().expect("syncfs");
-    Ok(())
 }
 
-fn reading_a_directory_is_refused(w: &World) -> Verdict {
+fn reading_a_directory_is_refused(w: &World) {
     let dir = w.open(w.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open directory");
     refused!(w.read_eof(dir, 0, 10), Error::IsDirectory | Error::InvalidArgument | Error::BadOpen);
     w.release(dir);
-    Ok(())
 }

@@ -5,7 +5,7 @@ use tombolo_core::fs::{NodeId, PersistentHandle, RenameFlags};
 
 use super::cases;
 use crate::refused;
-use crate::waist::{Verdict, World};
+use crate::waist::World;
 
 cases! { "handles":
     a_handle_finds_its_node needs HANDLES,
@@ -17,7 +17,7 @@ cases! { "handles":
     a_number_leads_again_to_its_node_or_nowhere needs HANDLES,
 }
 
-fn a_handle_finds_its_node(w: &World) -> Verdict {
+fn a_handle_finds_its_node(w: &World) {
     let (file, dir) = (w.file_with("file", b"found"), w.dir("dir"));
     for node in [file, dir, w.dir] {
         let (handle, fileid) = (w.handle_of(node).expect("a handle"), w.attr(node).fileid);
@@ -29,29 +29,26 @@ fn a_handle_finds_its_node(w: &World) -> Verdict {
     w.fs.forget(&w.cx, &[(file, u64::MAX)]);
     let found = w.resolve(&kept).expect("resolve");
     assert_eq!(w.contents(found.node), b"found");
-    Ok(())
 }
 
-fn a_handle_is_good_in_another_session(w: &World) -> Verdict {
+fn a_handle_is_good_in_another_session(w: &World) {
     let handle = w.handle_of(w.file_with("file", b"shared")).expect("a handle");
     let other = w.other_session();
     let found = other.resolve(&handle).expect("resolve");
     assert_eq!(other.contents(found.node), b"shared");
     assert_eq!(other.handles().volume(), w.handles().volume());
-    Ok(())
 }
 
-fn a_handle_follows_a_rename(w: &World) -> Verdict {
+fn a_handle_follows_a_rename(w: &World) {
     let node = w.file_with("file", b"moved");
     let before = w.handle_of(node).expect("a handle");
     let dir = w.dir("dir");
     w.rename("file", (dir, "else"), RenameFlags::empty()).expect("rename");
     let found = w.resolve(&before).expect("resolve");
     assert_eq!(w.contents(found.node), b"moved");
-    Ok(())
 }
 
-fn a_removed_node_is_stale(w: &World) -> Verdict {
+fn a_removed_node_is_stale(w: &World) {
     let node = w.file_with("file", b"");
     let handle = w.handle_of(node).expect("a handle");
     w.unlink("file").expect("unlink");
@@ -59,10 +56,9 @@ fn a_removed_node_is_stale(w: &World) -> Verdict {
     refused!(w.resolve(&handle), Error::Stale);
     w.file_with("file", b"another");
     refused!(w.resolve(&handle), Error::Stale);
-    Ok(())
 }
 
-fn a_number_leads_again_to_its_node_or_nowhere(w: &World) -> Verdict {
+fn a_number_leads_again_to_its_node_or_nowhere(w: &World) {
     let again = |node| w.handles().node_by_number(&w.cx, node).wait();
     let (kept, gone) = (w.file_with("kept", b"kept"), w.file_with("gone", b"gone"));
     let fileid = w.attr(kept).fileid;
@@ -81,10 +77,9 @@ fn a_number_leads_again_to_its_node_or_nowhere(w: &World) -> Verdict {
     w.file_with("gone", b"another");
     refused!(again(gone), Error::Stale);
     refused!(again(NodeId(0x7654_3210)), Error::Stale);
-    Ok(())
 }
 
-fn a_handle_that_never_was_is_stale(w: &World) -> Verdict {
+fn a_handle_that_never_was_is_stale(w: &World) {
     let good = w.handle_of(w.file_with("file", b"")).expect("a handle");
     let mut flipped = good.clone();
     flipped.bytes.iter_mut().for_each(|byte| *byte ^= 0x5a);
@@ -94,10 +89,9 @@ fn a_handle_that_never_was_is_stale(w: &World) -> Verdict {
     for bad in [flipped, empty, short, foreign] {
         refused!(w.resolve(&bad), Error::Stale | Error::InvalidArgument);
     }
-    Ok(())
 }
 
-fn a_directory_knows_the_one_that_it_lies_in(w: &World) -> Verdict {
+fn a_directory_knows_the_one_that_it_lies_in(w: &World) {
     let (outer, other) = (w.dir("outer"), w.dir("other"));
     let inner = w.mkdir((outer, "inner")).expect("mkdir").entry.node;
     let parent = |node| w.handles().parent(&w.cx, node).wait();
@@ -111,5 +105,4 @@ fn a_directory_knows_the_one_that_it_lies_in(w: &World) -> Verdict {
         Ok(above) => assert_eq!(above.node, w.dir),
         refused => refused!(refused, Error::NotDirectory),
     }
-    Ok(())
 }

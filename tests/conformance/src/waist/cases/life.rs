@@ -26,7 +26,7 @@ cases! { "life":
     a_session_that_ends_leaves_others_alone needs OPENINGS,
 }
 
-fn forget_takes_back_exactly_as_many(w: &World) -> Verdict {
+fn forget_takes_back_exactly_as_many(w: &World) {
     let node = w.file_with("file", b"known");
     for _ in 0..3 {
         assert_eq!(w.lookup("file").expect("lookup").node, node, "one node, one reference");
@@ -39,10 +39,9 @@ fn forget_takes_back_exactly_as_many(w: &World) -> Verdict {
     w.forget(node);
     refused!(w.fs.getattr(&w.cx, node, None).wait(), Error::Stale);
     assert_eq!(w.contents(w.lookup("file").expect("lookup").node), b"known");
-    Ok(())
 }
 
-fn forget_of_the_unknown_is_ignored(w: &World) -> Verdict {
+fn forget_of_the_unknown_is_ignored(w: &World) {
     let node = w.file_with("file", b"");
     let other = w.file_with("other", b"other");
     w.fs.forget(&w.cx, &[(NodeId(u64::MAX), 1), (NodeId(0), u64::MAX), (node, u64::MAX)]);
@@ -50,13 +49,11 @@ fn forget_of_the_unknown_is_ignored(w: &World) -> Verdict {
     assert!(w.exists("file"));
     refused!(w.fs.getattr(&w.cx, NodeId(u64::MAX), None).wait(), Error::Stale);
     refused!(w.open(NodeId(0), OpenFlags::READ), Error::Stale);
-    Ok(())
 }
 
-fn the_root_is_never_forgotten(w: &World) -> Verdict {
+fn the_root_is_never_forgotten(w: &World) {
     w.fs.forget(&w.cx, &[(NodeId::ROOT, u64::MAX)]);
     assert_eq!(w.attr(NodeId::ROOT).file_type, tombolo_core::fs::FileType::Directory);
-    Ok(())
 }
 
 fn an_open_file_survives_its_name(w: &World) -> Verdict {
@@ -73,7 +70,7 @@ fn an_open_file_survives_its_name(w: &World) -> Verdict {
     Ok(())
 }
 
-fn an_open_file_survives_being_replaced(w: &World) -> Verdict {
+fn an_open_file_survives_being_replaced(w: &World) {
     let old = w.file("file");
     w.write_all(old, 0, b"old");
     w.file_with("new", b"new");
@@ -81,19 +78,17 @@ fn an_open_file_survives_being_replaced(w: &World) -> Verdict {
     assert_eq!(w.read_all(old, 0, 10), b"old");
     assert_eq!(w.contents(w.lookup("file").expect("lookup").node), b"new");
     w.release(old);
-    Ok(())
 }
 
-fn an_open_file_survives_being_forgotten(w: &World) -> Verdict {
+fn an_open_file_survives_being_forgotten(w: &World) {
     let file = w.file("file");
     w.fs.forget(&w.cx, &[(file.node, u64::MAX)]);
     w.write_all(file, 0, b"still open");
     assert_eq!(w.read_all(file, 0, 20), b"still open");
     w.release(file);
-    Ok(())
 }
 
-fn an_ended_opening_is_refused(w: &World) -> Verdict {
+fn an_ended_opening_is_refused(w: &World) {
     let file = w.file("file");
     w.release(file);
     refused!(w.read_eof(file, 0, 1), Error::BadOpen);
@@ -102,10 +97,9 @@ fn an_ended_opening_is_refused(w: &World) -> Verdict {
     w.release(file);
     refused!(w.read_eof(File { open: OpenId(u64::MAX), ..file }, 0, 1), Error::BadOpen);
     assert_eq!(w.contents(file.node), b"");
-    Ok(())
 }
 
-fn an_opening_belongs_to_its_node(w: &World) -> Verdict {
+fn an_opening_belongs_to_its_node(w: &World) {
     let file = w.file("file");
     let other = w.file("other");
     let mixed = File { node: other.node, open: file.open };
@@ -114,10 +108,9 @@ fn an_opening_belongs_to_its_node(w: &World) -> Verdict {
     refused!(w.fs.getattr(&w.cx, other.node, Some(mixed)).wait(), Error::BadOpen);
     w.release(file);
     w.release(other);
-    Ok(())
 }
 
-fn a_node_survives_its_own_renaming(w: &World) -> Verdict {
+fn a_node_survives_its_own_renaming(w: &World) {
     let node = w.file_with("file", b"moved");
     w.rename("file", "renamed", RenameFlags::empty()).expect("rename");
     assert_eq!(
@@ -129,10 +122,9 @@ fn a_node_survives_its_own_renaming(w: &World) -> Verdict {
     assert_eq!((w.names(w.dir), w.names(dir)), (vec!["dir".to_owned()], vec!["else".to_owned()]));
     assert_eq!(w.contents(node), b"moved");
     assert_eq!(w.lookup((dir, "else")).expect("lookup").node, node);
-    Ok(())
 }
 
-fn a_node_survives_its_parents_renaming(w: &World) -> Verdict {
+fn a_node_survives_its_parents_renaming(w: &World) {
     let outer = w.dir("outer");
     let inner = w.mkdir((outer, "inner")).expect("mkdir").entry.node;
     let file = w.file((inner, "file"));
@@ -143,10 +135,9 @@ fn a_node_survives_its_parents_renaming(w: &World) -> Verdict {
     assert_eq!(w.lookup((inner, "file")).expect("lookup").node, file.node);
     w.release(w.file((inner, "more")));
     assert_eq!(w.names(inner), ["file", "more"]);
-    Ok(())
 }
 
-fn a_name_made_again_is_another_node(w: &World) -> Verdict {
+fn a_name_made_again_is_another_node(w: &World) {
     let old = w.file("file");
     w.write_all(old, 0, b"old");
     w.unlink("file").expect("unlink");
@@ -157,12 +148,11 @@ fn a_name_made_again_is_another_node(w: &World) -> Verdict {
     assert_eq!(w.read_all(new, 0, 10), b"new");
     w.release(old);
     w.release(new);
-    Ok(())
 }
 
 /// Tests reused inode numbers: disks give a removed file's number to the next one, perhaps within the same
 /// tick of their clock. A client that has not yet forgotten the old node must not get it for the new file.
-fn a_number_used_again_is_another_node(w: &World) -> Verdict {
+fn a_number_used_again_is_another_node(w: &World) {
     for round in 0..50 {
         let text = format!("round {round}");
         let old = w.file_with("file", b"old");
@@ -182,10 +172,9 @@ fn a_number_used_again_is_another_node(w: &World) -> Verdict {
         }
         w.unlink("file").expect("unlink");
     }
-    Ok(())
 }
 
-fn sessions_see_one_tree(w: &World) -> Verdict {
+fn sessions_see_one_tree(w: &World) {
     let other = w.other_session();
     w.file_with("from-one", b"1");
     let found = other.lookup("from-one").expect("lookup");
@@ -195,10 +184,9 @@ fn sessions_see_one_tree(w: &World) -> Verdict {
     other.dir("dir");
     w.rmdir("dir").expect("rmdir");
     assert!(!other.exists("dir"));
-    Ok(())
 }
 
-fn sessions_see_writes_at_once(w: &World) -> Verdict {
+fn sessions_see_writes_at_once(w: &World) {
     let other = w.other_session();
     let ours = w.file("file");
     let theirs_node = other.lookup("file").expect("lookup").node;
@@ -213,10 +201,9 @@ fn sessions_see_writes_at_once(w: &World) -> Verdict {
     }
     w.release(ours);
     other.release(theirs);
-    Ok(())
 }
 
-fn a_session_that_ends_leaves_others_alone(w: &World) -> Verdict {
+fn a_session_that_ends_leaves_others_alone(w: &World) {
     let file = w.file("file");
     w.write_all(file, 0, b"mine");
     for _ in 0..3 {
@@ -229,5 +216,4 @@ fn a_session_that_ends_leaves_others_alone(w: &World) -> Verdict {
     w.unlink("file").expect("unlink");
     assert_eq!(w.read_all(file, 0, 10), b"mine");
     w.release(file);
-    Ok(())
 }

@@ -47,16 +47,15 @@ fn counts(listed: &[Listed]) -> HashMap<&str, usize> {
     counts
 }
 
-fn an_empty_directory_lists_its_dots(w: &World) -> Verdict {
+fn an_empty_directory_lists_its_dots(w: &World) {
     let dir = w.dir("dir");
     let listed = w.list(dir, 4096);
     let mut names: Vec<_> = listed.iter().map(|listed| (listed.name.as_str(), listed.fileid)).collect();
     names.sort_unstable();
     assert_eq!(names, [(".", w.attr(dir).fileid), ("..", w.attr(w.dir).fileid)]);
-    Ok(())
 }
 
-fn every_name_is_listed_with_its_number_and_type(w: &World) -> Verdict {
+fn every_name_is_listed_with_its_number_and_type(w: &World) {
     w.file_with("file", b"");
     w.dir("dir");
     w.symlink("link", b"target").expect("symlink");
@@ -71,10 +70,9 @@ fn every_name_is_listed_with_its_number_and_type(w: &World) -> Verdict {
         assert_eq!(listed.fileid, attr.fileid, "{}", listed.name);
         assert!(listed.file_type.is_none_or(|file_type| file_type == attr.file_type), "{}", listed.name);
     }
-    Ok(())
 }
 
-fn small_pages_lose_nothing(w: &World) -> Verdict {
+fn small_pages_lose_nothing(w: &World) {
     let names = fill(w, 100);
     for size_bytes in [48, 100, 333, 4096] {
         let listed = w.list(w.dir, size_bytes);
@@ -85,19 +83,17 @@ fn small_pages_lose_nothing(w: &World) -> Verdict {
             "pages of {size_bytes} bytes"
         );
     }
-    Ok(())
 }
 
-fn a_page_too_small_for_one_entry_is_empty(w: &World) -> Verdict {
+fn a_page_too_small_for_one_entry_is_empty(w: &World) {
     fill(w, 1);
     let file = open(w);
     let (page, end) = w.page(file, Cookie::START, budget(8, false)).expect("readdir");
     assert!(page.is_empty() && !end);
     w.release(file);
-    Ok(())
 }
 
-fn a_listing_goes_on_from_any_cookie(w: &World) -> Verdict {
+fn a_listing_goes_on_from_any_cookie(w: &World) {
     fill(w, 60);
     let file = open(w);
     let all = w.list_from(file, Cookie::START, 1024);
@@ -107,10 +103,9 @@ fn a_listing_goes_on_from_any_cookie(w: &World) -> Verdict {
         assert_eq!(names(&rest), names(&all[index + 1..]), "from entry {index}");
     }
     w.release(file);
-    Ok(())
 }
 
-fn cookies_are_good_in_another_opening(w: &World) -> Verdict {
+fn cookies_are_good_in_another_opening(w: &World) {
     let names = fill(w, 60);
     let first = open(w);
     let (page, _) = w.page(first, Cookie::START, budget(600, false)).expect("readdir");
@@ -126,7 +121,6 @@ fn cookies_are_good_in_another_opening(w: &World) -> Verdict {
         names.iter().all(|name| counts.get(name.as_str()) == Some(&1)),
         "an entry was lost or listed twice"
     );
-    Ok(())
 }
 
 fn remaining_names_are_listed_once_under_change(w: &World) -> Verdict {
@@ -158,14 +152,13 @@ fn remaining_names_are_listed_once_under_change(w: &World) -> Verdict {
     Ok(())
 }
 
-fn thousands_of_names_are_all_listed(w: &World) -> Verdict {
+fn thousands_of_names_are_all_listed(w: &World) {
     // Many pages of 8 KiB.
     let names = fill(w, if is_long_run() { 10_000 } else { 1_000 });
     assert_eq!(w.names(w.dir), names);
-    Ok(())
 }
 
-fn a_listing_starts_anew_from_the_start(w: &World) -> Verdict {
+fn a_listing_starts_anew_from_the_start(w: &World) {
     fill(w, 5);
     let file = open(w);
     assert_eq!(w.list_from(file, Cookie::START, 4096).len(), 7);
@@ -176,10 +169,9 @@ fn a_listing_starts_anew_from_the_start(w: &World) -> Verdict {
     assert!(again.iter().any(|listed| listed.name == "late"));
     assert!(!again.iter().any(|listed| listed.name == "entry-00002"));
     w.release(file);
-    Ok(())
 }
 
-fn a_listing_with_attributes_counts_look_ups(w: &World) -> Verdict {
+fn a_listing_with_attributes_counts_look_ups(w: &World) {
     fill(w, 3);
     let file = open(w);
     let (page, _) = w.page(file, Cookie::START, budget(4096, true)).expect("readdir");
@@ -198,17 +190,15 @@ fn a_listing_with_attributes_counts_look_ups(w: &World) -> Verdict {
         w.forget(entry.node);
         refused!(w.fs.getattr(&w.cx, entry.node, None).wait(), Error::Stale);
     }
-    Ok(())
 }
 
-fn listing_needs_a_directory_opening(w: &World) -> Verdict {
+fn listing_needs_a_directory_opening(w: &World) {
     let file = w.file("file");
     refused!(w.page(file, Cookie::START, budget(4096, false)), Error::NotDirectory | Error::BadOpen);
     w.release(file);
     let dir = open(w);
     w.release(dir);
     refused!(w.page(dir, Cookie::START, budget(4096, false)), Error::BadOpen);
-    Ok(())
 }
 
 fn listing_a_removed_directory_ends(w: &World) -> Verdict {

@@ -50,7 +50,7 @@ fn unlock(w: &World, file: File, lock: Lock) {
     w.locks().unlock(&w.cx, file, lock.family, lock.range, lock.owner).wait().expect("unlock");
 }
 
-fn readers_share(w: &World) -> Verdict {
+fn readers_share(w: &World) {
     let file = w.file("file");
     take(w, file, posix(LockKind::Read, 1, 0, 9)).expect("lock");
     take(w, file, posix(LockKind::Read, 2, 0, 9)).expect("a second reader");
@@ -61,7 +61,6 @@ fn readers_share(w: &World) -> Verdict {
     unlock(w, file, posix(LockKind::Write, 1, 0, 9));
     take(w, file, posix(LockKind::Write, 2, 0, 9)).expect("the way is free");
     w.release(file);
-    Ok(())
 }
 
 fn ranges_are_locked_apart(w: &World) -> Verdict {
@@ -79,7 +78,7 @@ fn ranges_are_locked_apart(w: &World) -> Verdict {
     Ok(())
 }
 
-fn one_owner_is_never_in_its_own_way(w: &World) -> Verdict {
+fn one_owner_is_never_in_its_own_way(w: &World) {
     let file = w.file("file");
     let again = w.writer(file.node);
     take(w, file, posix(LockKind::Write, 1, 0, 99)).expect("lock");
@@ -89,10 +88,9 @@ fn one_owner_is_never_in_its_own_way(w: &World) -> Verdict {
     refused!(take(w, file, posix(LockKind::Read, 2, 0, 49)), Error::WouldBlock);
     w.release(file);
     w.release(again);
-    Ok(())
 }
 
-fn the_conflicting_lock_is_reported(w: &World) -> Verdict {
+fn the_conflicting_lock_is_reported(w: &World) {
     let file = w.file("file");
     let test = |lock: Lock| w.locks().test(&w.cx, file, &lock).wait().expect("test");
     let held = posix(LockKind::Write, 1, 10, 19);
@@ -103,10 +101,9 @@ fn the_conflicting_lock_is_reported(w: &World) -> Verdict {
     assert_eq!(test(posix(LockKind::Write, 2, 20, 30)), None);
     assert_eq!(test(posix(LockKind::Write, 1, 0, u64::MAX)), None);
     w.release(file);
-    Ok(())
 }
 
-fn sessions_exclude_each_other(w: &World) -> Verdict {
+fn sessions_exclude_each_other(w: &World) {
     let (other, file) = (w.other_session(), w.file("file"));
     let theirs = other.writer("file");
     take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("lock");
@@ -118,18 +115,16 @@ fn sessions_exclude_each_other(w: &World) -> Verdict {
     refused!(take(&other, theirs, flock(LockKind::Read, 1)), Error::WouldBlock);
     w.release(file);
     other.release(theirs);
-    Ok(())
 }
 
-fn the_families_do_not_see_each_other(w: &World) -> Verdict {
+fn the_families_do_not_see_each_other(w: &World) {
     let file = w.file("file");
     take(w, file, posix(LockKind::Write, 1, 0, u64::MAX)).expect("lock");
     take(w, w.writer(file.node), flock(LockKind::Write, 2)).expect("another family");
     w.release(file);
-    Ok(())
 }
 
-fn flock_belongs_to_an_opening(w: &World) -> Verdict {
+fn flock_belongs_to_an_opening(w: &World) {
     let file = w.file("file");
     let again = w.writer(file.node);
     take(w, file, flock(LockKind::Write, 1)).expect("flock");
@@ -140,10 +135,9 @@ fn flock_belongs_to_an_opening(w: &World) -> Verdict {
     take(w, again, flock(LockKind::Write, 2)).expect("the way is free");
     w.release(file);
     w.release(again);
-    Ok(())
 }
 
-fn a_release_gives_flock_back(w: &World) -> Verdict {
+fn a_release_gives_flock_back(w: &World) {
     let file = w.file("file");
     let again = w.writer(file.node);
     take(w, file, flock(LockKind::Write, 1)).expect("flock");
@@ -151,10 +145,9 @@ fn a_release_gives_flock_back(w: &World) -> Verdict {
     w.release(file);
     take(w, again, flock(LockKind::Write, 2)).expect("the way is free");
     w.release(again);
-    Ok(())
 }
 
-fn a_flush_gives_its_owners_locks_back(w: &World) -> Verdict {
+fn a_flush_gives_its_owners_locks_back(w: &World) {
     let file = w.file("file");
     let again = w.writer(file.node);
     take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("lock");
@@ -165,12 +158,11 @@ fn a_flush_gives_its_owners_locks_back(w: &World) -> Verdict {
     refused!(take(w, file, posix(LockKind::Write, 3, 10, 19)), Error::WouldBlock);
     w.release(file);
     w.release(again);
-    Ok(())
 }
 
 /// Locks through two openings: those of an open file description (fcntl(2), `F_OFD_SETLK`) end with it, and
 /// FUSE sends no flush for their owner.
-fn a_release_gives_back_what_was_locked_through_it(w: &World) -> Verdict {
+fn a_release_gives_back_what_was_locked_through_it(w: &World) {
     let file = w.file("file");
     let again = w.writer(file.node);
     take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("lock");
@@ -179,10 +171,9 @@ fn a_release_gives_back_what_was_locked_through_it(w: &World) -> Verdict {
     take(w, again, posix(LockKind::Write, 3, 0, 9)).expect("given back");
     refused!(take(w, again, posix(LockKind::Write, 3, 20, 29)), Error::WouldBlock);
     w.release(again);
-    Ok(())
 }
 
-fn an_ended_session_gives_all_back(w: &World) -> Verdict {
+fn an_ended_session_gives_all_back(w: &World) {
     let (other, file) = (w.other_session(), w.file("file"));
     let theirs = other.writer("file");
     take(&other, theirs, posix(LockKind::Write, 1, 0, 9)).expect("lock");
@@ -192,10 +183,9 @@ fn an_ended_session_gives_all_back(w: &World) -> Verdict {
     take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("given back");
     take(w, file, flock(LockKind::Write, 1)).expect("given back");
     w.release(file);
-    Ok(())
 }
 
-fn a_lock_needs_an_opening_that_could_do_it(w: &World) -> Verdict {
+fn a_lock_needs_an_opening_that_could_do_it(w: &World) {
     let node = w.file_with("file", b"");
     let (reader, writer) =
         (w.open(node, OpenFlags::READ).expect("open"), w.open(node, OpenFlags::WRITE).expect("open"));
@@ -206,7 +196,6 @@ fn a_lock_needs_an_opening_that_could_do_it(w: &World) -> Verdict {
     take(w, reader, flock(LockKind::Write, 1)).expect("flock asks for no such thing");
     w.release(reader);
     w.release(writer);
-    Ok(())
 }
 
 /// Waits for an answer on another thread.
@@ -239,7 +228,7 @@ fn a_waiter_gets_the_lock(w: &World) -> Verdict {
     Ok(())
 }
 
-fn a_waiter_for_flock_gets_the_lock(w: &World) -> Verdict {
+fn a_waiter_for_flock_gets_the_lock(w: &World) {
     let file = w.file("file");
     let again = w.writer(file.node);
     take(w, file, flock(LockKind::Write, 1)).expect("flock");
@@ -248,10 +237,9 @@ fn a_waiter_for_flock_gets_the_lock(w: &World) -> Verdict {
     w.release(file);
     told.recv_timeout(SOON).expect("an answer").expect("the lock");
     w.release(again);
-    Ok(())
 }
 
-fn a_waiter_may_give_up(w: &World) -> Verdict {
+fn a_waiter_may_give_up(w: &World) {
     let file = w.file("file");
     take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("lock");
     let (waiting, interrupt) = w.interruptible();
@@ -263,10 +251,9 @@ fn a_waiter_may_give_up(w: &World) -> Verdict {
     unlock(w, file, posix(LockKind::Write, 1, 0, 9));
     take(w, file, posix(LockKind::Write, 3, 0, 9)).expect("a waiter that gave up has no lock");
     w.release(file);
-    Ok(())
 }
 
-fn a_dropped_waiter_takes_no_lock(w: &World) -> Verdict {
+fn a_dropped_waiter_takes_no_lock(w: &World) {
     let file = w.file("file");
     let (ours, theirs) = (posix(LockKind::Write, 1, 0, 9), posix(LockKind::Write, 2, 0, 9));
     take(w, file, ours).expect("lock");
@@ -275,12 +262,11 @@ fn a_dropped_waiter_takes_no_lock(w: &World) -> Verdict {
     std::thread::sleep(A_WHILE);
     take(w, file, posix(LockKind::Write, 3, 0, 9)).expect("a dropped waiter has no lock");
     w.release(file);
-    Ok(())
 }
 
 /// Flushes, as another thread's close does, while the owner waits for a lock: drops its current locks, not
 /// later ones (fcntl(2)).
-fn a_flush_while_its_owner_waits_drops_what_is_held_only(w: &World) -> Verdict {
+fn a_flush_while_its_owner_waits_drops_what_is_held_only(w: &World) {
     let file = w.file("file");
     let again = w.writer(file.node);
     let (held, wanted) = (posix(LockKind::Write, 1, 100, 109), posix(LockKind::Write, 1, 0, 9));
@@ -299,11 +285,10 @@ fn a_flush_while_its_owner_waits_drops_what_is_held_only(w: &World) -> Verdict {
     w.fs.flush(&w.cx, file, LockOwner(1)).wait().expect("flush");
     take(w, file, Lock { range: wanted.range, ..theirs }).expect("given back by the next close");
     w.release(file);
-    Ok(())
 }
 
 /// Builds a cycle of three owners on two files: the request that would close it gets EDEADLK.
-fn a_deadlock_is_told(w: &World) -> Verdict {
+fn a_deadlock_is_told(w: &World) {
     let (file, other) = (w.file("file"), w.file("other"));
     let owned = |owner, at| posix(LockKind::Write, owner, at, at);
     take(w, file, owned(1, 0)).expect("lock");
@@ -324,11 +309,10 @@ fn a_deadlock_is_told(w: &World) -> Verdict {
     one.recv_timeout(SOON).expect("an answer").expect("the lock");
     w.release(file);
     w.release(other);
-    Ok(())
 }
 
 /// Waits for a waiting owner, which is no deadlock; released and abandoned locks are no edges either.
-fn a_chain_of_waiters_is_no_deadlock(w: &World) -> Verdict {
+fn a_chain_of_waiters_is_no_deadlock(w: &World) {
     let file = w.file("file");
     let owned = |owner, at| posix(LockKind::Write, owner, at, at);
     take(w, file, owned(1, 0)).expect("lock");
@@ -353,5 +337,4 @@ fn a_chain_of_waiters_is_no_deadlock(w: &World) -> Verdict {
     unlock(w, file, owned(2, 1));
     three.recv_timeout(SOON).expect("an answer").expect("the lock");
     w.release(file);
-    Ok(())
 }

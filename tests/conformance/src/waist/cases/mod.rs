@@ -48,7 +48,7 @@ macro_rules! cases {
             $($crate::waist::Case {
                 name: concat!($group, "::", stringify!($name)),
                 needs: $crate::waist::Needs::empty()$($(.union($crate::waist::Needs::$need))+)?,
-                run: $name,
+                run: |world| $crate::report::IntoVerdict::into_verdict($name(world)),
             }),+
         ];
     };

@@ -14,7 +14,7 @@ cases! { "owners":
     a_rename_keeps_the_owner needs OWNERS,
 }
 
-fn new_files_belong_to_their_creator(w: &World) -> Verdict {
+fn new_files_belong_to_their_creator(w: &World) {
     let user = w.as_user(1000, 1001, &[5, 6]);
     let created = user.create((w.dir, "file"), &plain()).expect("create");
     user.release(File { node: created.entry.node, open: created.open });
@@ -28,7 +28,6 @@ fn new_files_belong_to_their_creator(w: &World) -> Verdict {
     let made =
         w.fs.mknod(&user.cx, w.dir, name("fifo"), fifo, mode, Default::default()).wait().expect("mknod");
     assert_eq!((made.entry.attr.uid, made.entry.attr.gid), (1000, 1001));
-    Ok(())
 }
 
 fn owner_and_group_are_set(w: &World) -> Verdict {
@@ -54,22 +53,20 @@ fn a_set_group_id_directory_hands_its_group_on(w: &World) -> Verdict {
     Ok(())
 }
 
-fn a_new_owner_gets_no_privileges(w: &World) -> Verdict {
+fn a_new_owner_gets_no_privileges(w: &World) {
     let node = w.file_with("file", b"");
     w.chmod(node, 0o6755).expect("chmod");
     assert_eq!(w.chown(node, 1000, 1000).expect("chown").mode.bits(), 0o755);
     let dir = w.dir("dir");
     w.chmod(dir, 0o2755).expect("chmod");
     assert_eq!(w.chown(dir, 1000, 1000).expect("chown").mode.bits(), 0o2755, "a directory keeps its bits");
-    Ok(())
 }
 
-fn a_rename_keeps_the_owner(w: &World) -> Verdict {
+fn a_rename_keeps_the_owner(w: &World) {
     let node = w.file_with("file", b"");
     w.chown(node, 1000, 1001).expect("chown");
     w.chmod(node, 0o640).expect("chmod");
     w.rename("file", "else", RenameFlags::empty()).expect("rename");
     let attr = w.lookup("else").expect("lookup").attr;
     assert_eq!((attr.uid, attr.gid, attr.mode.bits()), (1000, 1001, 0o640));
-    Ok(())
 }

@@ -69,12 +69,11 @@ fn supplementary_groups_count(w: &World) -> Verdict {
     Ok(())
 }
 
-fn the_first_class_that_matches_decides(w: &World) -> Verdict {
+fn the_first_class_that_matches_decides(w: &World) {
     let node = owned(w, "file", 0o077);
     assert!(!opens(&w.as_user(1000, 1001, &[]), node, OpenFlags::READ), "the owner is not one of the others");
     let node = owned(w, "file-2", 0o707);
     assert!(!opens(&w.as_user(5, 1001, &[]), node, OpenFlags::READ), "the group is not one of the others");
-    Ok(())
 }
 
 fn a_directory_is_searched_and_changed_with_leave(w: &World) -> Verdict {
@@ -120,14 +119,13 @@ fn a_sticky_directory_protects_its_entries(w: &World) -> Verdict {
     Ok(())
 }
 
-fn only_the_owner_changes_the_mode(w: &World) -> Verdict {
+fn only_the_owner_changes_the_mode(w: &World) {
     let node = owned(w, "file", 0o666);
     refused!(w.as_user(5, 1001, &[]).chmod(node, 0o777), Error::NotPermitted);
     assert_eq!(w.as_user(1000, 5, &[]).chmod(node, 0o600).expect("chmod").mode.bits(), 0o600);
-    Ok(())
 }
 
-fn only_the_superuser_gives_files_away(w: &World) -> Verdict {
+fn only_the_superuser_gives_files_away(w: &World) {
     let node = owned(w, "file", 0o644);
     let owner = w.as_user(1000, 1000, &[7]);
     refused!(owner.chown(node, 5, 1001), Error::NotPermitted);
@@ -135,10 +133,9 @@ fn only_the_superuser_gives_files_away(w: &World) -> Verdict {
     refused!(owner.setattr(node, group(8)), Error::NotPermitted);
     assert_eq!(owner.setattr(node, group(7)).expect("to a group of one's own").0.gid, 7);
     refused!(w.as_user(5, 7, &[]).setattr(node, group(7)), Error::NotPermitted);
-    Ok(())
 }
 
-fn times_are_the_owners_to_set(w: &World) -> Verdict {
+fn times_are_the_owners_to_set(w: &World) {
     let node = owned(w, "file", 0o664);
     let at = SetAttr { mtime: Some(SetTime::At(Timestamp { secs: 5, nanos: 0 })), ..SetAttr::default() };
     let now = SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..SetAttr::default() };
@@ -147,20 +144,18 @@ fn times_are_the_owners_to_set(w: &World) -> Verdict {
     refused!(writer.setattr(node, at), Error::NotPermitted);
     writer.setattr(node, now).expect("a writer may set the present time");
     refused!(reader.setattr(node, now), Error::AccessDenied);
-    Ok(())
 }
 
-fn truncation_is_writing(w: &World) -> Verdict {
+fn truncation_is_writing(w: &World) {
     let node = owned(w, "file", 0o644);
     let other = w.as_user(5, 5, &[]);
     refused!(other.truncate(node, 0), Error::AccessDenied);
     refused!(other.open(node, OpenFlags::READ | OpenFlags::TRUNCATE), Error::AccessDenied);
     assert_eq!(w.attr(node).size, 6);
     w.as_user(1000, 5, &[]).truncate(node, 0).expect("the owner truncates");
-    Ok(())
 }
 
-fn access_answers_for_the_user(w: &World) -> Verdict {
+fn access_answers_for_the_user(w: &World) {
     let node = owned(w, "file", 0o754);
     let ask = |w: &World, mask| w.access(node, mask);
     let (owner, group, other) = (w.as_user(1000, 5, &[]), w.as_user(5, 1001, &[]), w.as_user(5, 5, &[]));
@@ -169,10 +164,9 @@ fn access_answers_for_the_user(w: &World) -> Verdict {
     refused!(ask(&group, AccessMask::WRITE), Error::AccessDenied);
     ask(&other, AccessMask::READ).expect("r--");
     refused!(ask(&other, AccessMask::READ | AccessMask::EXECUTE), Error::AccessDenied);
-    Ok(())
 }
 
-fn devices_are_the_superusers(w: &World) -> Verdict {
+fn devices_are_the_superusers(w: &World) {
     let user = w.as_user(5, 5, &[]);
     let rdev = tombolo_core::fs::Device { major: 1, minor: 3 };
     let mode = NewMode::settled(Mode::new(0o666));
@@ -180,10 +174,9 @@ fn devices_are_the_superusers(w: &World) -> Verdict {
     refused!(make(FileType::CharDevice), Error::NotPermitted);
     refused!(make(FileType::BlockDevice), Error::NotPermitted);
     make(FileType::Fifo).expect("any user makes a fifo");
-    Ok(())
 }
 
-fn an_opening_outlives_a_change_of_mode(w: &World) -> Verdict {
+fn an_opening_outlives_a_change_of_mode(w: &World) {
     let node = owned(w, "file", 0o666);
     let user = w.as_user(5, 5, &[]);
     let file = user.open(node, OpenFlags::READ | OpenFlags::WRITE).expect("open");
@@ -192,10 +185,9 @@ fn an_opening_outlives_a_change_of_mode(w: &World) -> Verdict {
     assert_eq!(user.read_all(file, 0, 10), b"SECRET");
     refused!(user.open(node, OpenFlags::READ), Error::AccessDenied);
     user.release(file);
-    Ok(())
 }
 
-fn moving_a_directory_writes_it(w: &World) -> Verdict {
+fn moving_a_directory_writes_it(w: &World) {
     let (there, user) = (w.dir("there"), w.as_user(1000, 1000, &[]));
     w.chmod(there, 0o777).expect("chmod");
     w.chmod(w.dir, 0o777).expect("chmod");
@@ -203,19 +195,17 @@ fn moving_a_directory_writes_it(w: &World) -> Verdict {
     w.chmod(theirs, 0o555).expect("chmod");
     refused!(user.rename((w.dir, "theirs"), (there, "moved"), RenameFlags::empty()), Error::AccessDenied);
     user.rename("theirs", "renamed", RenameFlags::empty()).expect("its `..` stays as it is");
-    Ok(())
 }
 
-fn creating_over_what_exists_asks_for_it(w: &World) -> Verdict {
+fn creating_over_what_exists_asks_for_it(w: &World) {
     owned(w, "file", 0o600);
     let user = w.as_user(5, 5, &[]);
     refused!(user.create((w.dir, "file"), &plain()), Error::AccessDenied);
     let how = tombolo_core::fs::Create { exclusive: Exclusive::Yes, ..plain() };
     refused!(user.create((w.dir, "file"), &how), Error::Exists);
-    Ok(())
 }
 
-fn foreign_writes_drop_privileges(w: &World) -> Verdict {
+fn foreign_writes_drop_privileges(w: &World) {
     let node = owned(w, "file", 0o6777);
     let user = w.as_user(5, 5, &[]);
     let file = user.open(node, OpenFlags::WRITE).expect("open");
@@ -224,14 +214,12 @@ fn foreign_writes_drop_privileges(w: &World) -> Verdict {
     user.write_as(file, &how, b"x").expect("write");
     user.release(file);
     assert_eq!(w.attr(node).mode.bits(), 0o777);
-    Ok(())
 }
 
-fn a_foreign_group_bit_is_not_kept(w: &World) -> Verdict {
+fn a_foreign_group_bit_is_not_kept(w: &World) {
     let node = owned(w, "file", 0o755);
     let attr = w.as_user(1000, 5, &[]).chmod(node, 0o2755).expect("chmod");
     assert_eq!(attr.mode.bits(), 0o755, "the owner is not of the file's group");
     let attr = w.as_user(1000, 1001, &[]).chmod(node, 0o2755).expect("chmod");
     assert_eq!(attr.mode.bits(), 0o2755);
-    Ok(())
 }

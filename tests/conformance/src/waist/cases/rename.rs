@@ -27,7 +27,7 @@ cases! { "rename":
 
 const PLAIN: RenameFlags = RenameFlags::empty();
 
-fn a_file_replaces_a_file(w: &World) -> Verdict {
+fn a_file_replaces_a_file(w: &World) {
     let new = w.file_with("new", b"new");
     let old = w.file_with("old", b"old");
     let kept = w.link(old, "kept").expect("link").entry.node;
@@ -35,10 +35,9 @@ fn a_file_replaces_a_file(w: &World) -> Verdict {
     assert_eq!(w.names(w.dir), ["kept", "old"]);
     assert_eq!(w.lookup("old").expect("lookup").node, new);
     assert_eq!((w.attr(kept).nlink, w.contents(kept)), (1, b"old".to_vec()));
-    Ok(())
 }
 
-fn a_directory_replaces_an_empty_one(w: &World) -> Verdict {
+fn a_directory_replaces_an_empty_one(w: &World) {
     let from = w.dir("from");
     w.mkdir((from, "inner")).expect("mkdir");
     w.dir("to");
@@ -47,10 +46,9 @@ fn a_directory_replaces_an_empty_one(w: &World) -> Verdict {
     assert_eq!(w.names(from), ["inner"]);
     w.dir("full");
     refused!(w.rename("full", "to", PLAIN), Error::NotEmpty | Error::Exists);
-    Ok(())
 }
 
-fn unlike_things_do_not_replace_each_other(w: &World) -> Verdict {
+fn unlike_things_do_not_replace_each_other(w: &World) {
     w.file_with("file", b"");
     w.dir("dir");
     refused!(w.rename("file", "dir", PLAIN), Error::IsDirectory);
@@ -58,27 +56,24 @@ fn unlike_things_do_not_replace_each_other(w: &World) -> Verdict {
     w.symlink("link", b"dir").expect("symlink");
     w.rename("file", "link", PLAIN).expect("a link is a name like any other");
     assert_eq!(w.names(w.dir), ["dir", "link"]);
-    Ok(())
 }
 
-fn a_directory_does_not_move_into_itself(w: &World) -> Verdict {
+fn a_directory_does_not_move_into_itself(w: &World) {
     let outer = w.dir("outer");
     let inner = w.mkdir((outer, "inner")).expect("mkdir").entry.node;
     refused!(w.rename("outer", (outer, "x"), PLAIN), Error::InvalidArgument);
     refused!(w.rename("outer", (inner, "x"), PLAIN), Error::InvalidArgument);
     assert_eq!((w.names(w.dir), w.names(outer)), (vec!["outer".to_owned()], vec!["inner".to_owned()]));
-    Ok(())
 }
 
-fn a_directory_does_not_replace_its_ancestor(w: &World) -> Verdict {
+fn a_directory_does_not_replace_its_ancestor(w: &World) {
     let outer = w.dir("outer");
     let inner = w.mkdir((outer, "inner")).expect("mkdir").entry.node;
     w.mkdir((inner, "deep")).expect("mkdir");
     refused!(w.rename((inner, "deep"), "outer", PLAIN), Error::NotEmpty | Error::InvalidArgument);
-    Ok(())
 }
 
-fn two_names_of_one_file_stay(w: &World) -> Verdict {
+fn two_names_of_one_file_stay(w: &World) {
     let node = w.file_with("one", b"");
     w.link(node, "two").expect("link");
     w.rename("one", "two", PLAIN).expect("rename does nothing");
@@ -90,17 +85,15 @@ fn two_names_of_one_file_stay(w: &World) -> Verdict {
     }
     assert_eq!(w.names(w.dir), ["one", "sub", "two"]);
     assert_eq!(w.attr(node).nlink, 3);
-    Ok(())
 }
 
-fn a_name_renamed_to_itself_stays(w: &World) -> Verdict {
+fn a_name_renamed_to_itself_stays(w: &World) {
     let file = w.file_with("file", b"kept");
     w.dir("dir");
     w.rename("file", "file", PLAIN).expect("rename");
     w.rename("dir", "dir", PLAIN).expect("rename");
     assert_eq!(w.names(w.dir), ["dir", "file"]);
     assert_eq!(w.contents(file), b"kept");
-    Ok(())
 }
 
 fn no_replace_refuses_what_exists(w: &World) -> Verdict {
@@ -149,21 +142,20 @@ fn exchange_needs_both(w: &World) -> Verdict {
     Ok(())
 }
 
-fn flags_that_contradict_are_refused(w: &World) -> Verdict {
+fn flags_that_contradict_are_refused(w: &World) {
     w.file_with("a", b"");
     w.file_with("b", b"");
     refused!(
         w.rename("a", "b", RenameFlags::EXCHANGE | RenameFlags::NO_REPLACE),
         Error::InvalidArgument | Error::NotSupported
     );
-    Ok(())
 }
 
 fn parent_of(w: &World, dir: NodeId) -> u64 {
     w.list(dir, 4096).iter().find(|listed| listed.name == "..").expect("`..` is listed").fileid
 }
 
-fn a_moved_directory_knows_its_new_parent(w: &World) -> Verdict {
+fn a_moved_directory_knows_its_new_parent(w: &World) {
     let (from, to) = (w.dir("from"), w.dir("to"));
     let dir = w.mkdir((from, "dir")).expect("mkdir").entry.node;
     assert_eq!(parent_of(w, dir), w.attr(from).fileid);
@@ -173,13 +165,11 @@ fn a_moved_directory_knows_its_new_parent(w: &World) -> Verdict {
     if counts {
         assert_eq!((w.attr(from).nlink, w.attr(to).nlink), (2, 3));
     }
-    Ok(())
 }
 
-fn a_missing_name_is_not_renamed(w: &World) -> Verdict {
+fn a_missing_name_is_not_renamed(w: &World) {
     refused!(w.rename("missing", "new", PLAIN), Error::NotFound);
     let file = w.file_with("file", b"");
     refused!(w.rename("file", (file, "new"), PLAIN), Error::NotDirectory);
     refused!(w.rename((file, "x"), "new", PLAIN), Error::NotDirectory);
-    Ok(())
 }
