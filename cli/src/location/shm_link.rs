@@ -142,7 +142,7 @@ impl Connector {
         let options = ConnectOptions::new(name, "tombolo", Incarnation(client))
             .map_err(|error| NotMounted::new(Reason::from(&error)))?;
         // Mounts and commands check nothing in a window, and its mirror costs the server time.
-        let offered = options.offered.without(Features::WINDOW_MIRROR);
+        let offered = options.offered.difference(Features::WINDOW_MIRROR);
         let options = ConnectOptions { protocol, offered, ..options };
         Ok(Self { at, options, link: link.clone() })
     }

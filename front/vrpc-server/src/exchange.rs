@@ -180,7 +180,7 @@ impl Completion<'_> {
 
     /// Returns `true` if the reply may state that the opening is [prompt](FileSystem::is_prompt).
     pub(crate) fn is_prompt(&self, file: File) -> bool {
-        let features = self.responder.as_ref().map_or(Features::NONE, Responder::features);
+        let features = self.responder.as_ref().map_or(Features::empty(), Responder::features);
         features.contains(Features::QUIET) && self.shared.file_system.is_prompt(file)
     }
 

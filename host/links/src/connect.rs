@@ -60,7 +60,7 @@ impl ConnectOptions {
             client,
             protocol: Protocol::Vrpc,
             offered: Features::SUPPORTED,
-            required: Features::NONE,
+            required: Features::empty(),
             layout: Layout::new(64, 8, 8 << 20)?,
             timeout: Duration::from_secs(10),
             silence_max: None,
@@ -285,7 +285,7 @@ fn dial(path: &Path, until: Instant) -> Result<OwnedFd, ConnectError> {
 pub(super) fn hello(options: &ConnectOptions, unusable: Features) -> Hello {
     let layout = options.layout;
     Hello {
-        offered: (options.offered | options.required).without(unusable),
+        offered: (options.offered | options.required).difference(unusable),
         required: options.required,
         protocol: Some(options.protocol),
         export: options.export.clone(),

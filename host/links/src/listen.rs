@@ -101,7 +101,7 @@ struct ListenerState {
 impl LinkListener {
     /// Listens at `path` on behalf of `server`.
     pub fn start(path: &Path, server: Arc<Server>, mut options: ListenOptions) -> Result<Self, StartError> {
-        options.limits.features = options.limits.features.without(Features::IN_FILES);
+        options.limits.features = options.limits.features.difference(Features::IN_FILES);
         let mut incarnation = [0; 16];
         random::fill(&mut incarnation).map_err(io::Error::from)?;
         let watcher = Watcher::start()?;

@@ -84,7 +84,7 @@ impl MemoryListener {
         let handshake =
             ServerHandshake::new(memory.region.clone(), incarnation, token, alone, Instant::now())?;
         let bytes = limits.bytes.min(handshake.own_end().len());
-        let features = limits.features.without(Features::AT_SOCKETS);
+        let features = limits.features.difference(Features::AT_SOCKETS);
         let limits = Limits { features, doorbells: memory.doorbells(), bytes, ..limits };
         let current = Arc::<CurrentClient>::default();
         let mut page_server = PageServer {
@@ -246,7 +246,7 @@ impl PageServer {
                 let mirror = self.mirror(&agreement, &*session);
                 let features = match mirror {
                     Some(_) => agreement.features,
-                    None => agreement.features.without(Features::WINDOW_MIRROR),
+                    None => agreement.features.difference(Features::WINDOW_MIRROR),
                 };
                 self.handshake.welcome(&Agreement { features, ..agreement }, now)?;
                 self.stage = LinkStage::Welcomed { peer, session, mirror };

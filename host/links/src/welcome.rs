@@ -221,7 +221,7 @@ pub(super) fn welcome(
     let window = agreement.features.contains(Features::WINDOW).then(|| session.window()).flatten();
     let agreement = match window {
         Some(_) => agreement,
-        None => Agreement { features: agreement.features.without(Features::WINDOW), ..agreement },
+        None => Agreement { features: agreement.features.difference(Features::WINDOW), ..agreement },
     };
     let own = Sealed::create("tombolo-server", agreement.layout.bytes()).map_err(failed)?;
     let region = agreement

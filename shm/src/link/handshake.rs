@@ -471,7 +471,7 @@ fn reduce(hello: &mut Hello, half_bytes: u64) {
     let without_mirror = half_bytes.saturating_sub(WINDOW_BYTES);
     let fits = without_mirror >= 3 * WINDOW_BYTES;
     if !fits {
-        hello.offered = hello.offered.without(Features::WINDOW_MIRROR);
+        hello.offered = hello.offered.difference(Features::WINDOW_MIRROR);
     }
     let is_offered = hello.offered.contains(Features::WINDOW_MIRROR);
     hello.bytes = hello.bytes.min(if is_offered { without_mirror } else { half_bytes });

@@ -153,7 +153,7 @@ impl TryFrom<&Raw> for Header {
         let value = |what, value: U32| HeaderError::Value { what, value: value.get() };
         Ok(Header {
             role: Role::from_number(raw.role.get()).ok_or_else(|| value("role", raw.role))?,
-            features: Features::from_bits(raw.features.get()),
+            features: Features::from_bits_retain(raw.features.get()),
             layout: Layout::new(raw.slots.get(), raw.back_slots.get(), raw.bytes.get())?,
             epoch: Epoch::new(raw.epoch.get()).ok_or_else(|| value("epoch", raw.epoch))?,
             doorbell: DoorbellKind::from_number(raw.doorbell.get())
@@ -172,7 +172,7 @@ mod tests {
     fn header(layout: Layout) -> Header {
         Header {
             role: Role::Server,
-            features: Features::NONE,
+            features: Features::empty(),
             layout,
             epoch: Epoch::new(7).expect("not zero"),
             doorbell: DoorbellKind::Silent,

@@ -381,14 +381,14 @@ fn decode_hello(bytes: &[u8], length: impl Fn() -> MessageError) -> Result<Hello
     Ok(Hello {
         version_min: raw.version_min.get(),
         version_max: raw.version_max.get(),
-        offered: Features::from_bits(raw.offered.get()),
-        required: Features::from_bits(raw.required.get()),
+        offered: Features::from_bits_retain(raw.offered.get()),
+        required: Features::from_bits_retain(raw.required.get()),
         slots: raw.slots.get(),
         back_slots: raw.back_slots.get(),
         bytes: raw.bytes.get(),
         client: Incarnation(raw.client),
         protocol: Protocol::from_number(raw.protocol.get()),
-        doorbells: Doorbells::from_bits(raw.doorbells.get()),
+        doorbells: Doorbells::from_bits_retain(raw.doorbells.get()),
         export: text("name of the export", export, NAME_BYTES_MAX)?,
         label: text("label", label, LABEL_BYTES_MAX)?,
     })
@@ -421,7 +421,7 @@ fn decode_welcome(bytes: &[u8], length: impl Fn() -> MessageError) -> Result<Wel
     let value = |what, value: U32| MessageError::Value { what, value: value.get() };
     Ok(Welcome {
         version: raw.version.get(),
-        features: Features::from_bits(raw.features.get()),
+        features: Features::from_bits_retain(raw.features.get()),
         slots: raw.slots.get(),
         back_slots: raw.back_slots.get(),
         bytes: raw.bytes.get(),

@@ -77,7 +77,7 @@ impl Limits {
         let protocol = protocol
             .ok_or_else(|| Refused::new(RefusalCode::Protocol, "it may be that of another server"))?;
         let doorbells = self.doorbells & hello.doorbells;
-        let doorbell = DoorbellKind::ALL.into_iter().find(|doorbell| doorbells.contains(*doorbell));
+        let doorbell = DoorbellKind::ALL.into_iter().find(|doorbell| doorbells.contains((*doorbell).into()));
         let doorbell = doorbell
             .ok_or_else(|| Refused::new(RefusalCode::Doorbell, "none of the client's is supported"))?;
         let sizes = |error: LayoutError| Refused::new(RefusalCode::Sizes, error);
@@ -145,8 +145,8 @@ impl Hello {
         Hello {
             version_min: VERSION,
             version_max: VERSION,
-            offered: Features::NONE,
-            required: Features::NONE,
+            offered: Features::empty(),
+            required: Features::empty(),
             slots,
             back_slots,
             bytes,
@@ -167,7 +167,7 @@ impl Hello {
             self.offered.contains(welcome.features) && welcome.features.contains(self.required),
         )?;
         offered("protocol", self.protocol == Some(welcome.protocol))?;
-        offered("doorbell", self.doorbells.contains(welcome.doorbell))?;
+        offered("doorbell", self.doorbells.contains(welcome.doorbell.into()))?;
         offered("number of slots", welcome.slots <= self.slots && welcome.back_slots <= self.back_slots)?;
         offered("size", welcome.bytes <= self.bytes)?;
         let epoch = Epoch::new(welcome.epoch).ok_or(WelcomeError::NotOffered { what: "epoch" })?;
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        let offered = Features::CALL_BACKS | Features::from_bits(1 << 40);
+        let offered = Features::CALL_BACKS | Features::from_bits_retain(1 << 40);
         Hello { version_max: 3, offered, ..Hello::new(Incarnation([1; 16]), 256, 16, 128 << 20) }
     }
 
@@ -226,17 +226,20 @@ mod tests {
         assert_eq!(refusal(|hello| hello.version_min = 2), Err(RefusalCode::Version));
         assert_eq!(refusal(|hello| hello.version_max = 0), Err(RefusalCode::Version));
         assert_eq!(
-            refusal(|hello| hello.required = Features::from_bits(1 << 40)),
+            refusal(|hello| hello.required = Features::from_bits_retain(1 << 40)),
             Err(RefusalCode::Features)
         );
         // Required, but not even offered.
         assert_eq!(
-            refusal(|hello| (hello.offered, hello.required) = (Features::NONE, Features::CALL_BACKS)),
+            refusal(|hello| (hello.offered, hello.required) = (Features::empty(), Features::CALL_BACKS)),
             Err(RefusalCode::Features)
         );
         assert_eq!(refusal(|hello| hello.protocol = None), Err(RefusalCode::Protocol));
         assert_eq!(refusal(|hello| hello.protocol = Some(Protocol::OncRpc)), Err(RefusalCode::Protocol));
-        assert_eq!(refusal(|hello| hello.doorbells = Doorbells::from_bits(0x80)), Err(RefusalCode::Doorbell));
+        assert_eq!(
+            refusal(|hello| hello.doorbells = Doorbells::from_bits_retain(0x80)),
+            Err(RefusalCode::Doorbell)
+        );
         for change in [
             (|hello| hello.slots = 0) as fn(&mut Hello),
             |hello| hello.slots = u32::MAX,
@@ -262,7 +265,7 @@ mod tests {
         assert!(spoilt(|_| ()).is_ok());
         for change in [
             (|welcome| welcome.version = 4) as fn(&mut Welcome),
-            |welcome| welcome.features = Features::from_bits(1 << 41),
+            |welcome| welcome.features = Features::from_bits_retain(1 << 41),
             |welcome| welcome.slots = 512,
             |welcome| welcome.slots = 0,
             |welcome| welcome.back_slots = 32,
@@ -275,7 +278,7 @@ mod tests {
             assert!(spoilt(change).is_err());
         }
         let needy = Hello { required: Features::CALL_BACKS, ..hello() };
-        let without = Welcome { features: Features::NONE, ..sound.clone() };
+        let without = Welcome { features: Features::empty(), ..sound.clone() };
         assert_eq!(needy.check(&without), Err(WelcomeError::NotOffered { what: "set of extensions" }));
     }
 }

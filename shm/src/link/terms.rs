@@ -1,7 +1,8 @@
 //! The parameters negotiated before memory is shared.
 
 use std::fmt;
-use std::ops::{BitAnd, BitOr};
+
+use bitflags::bitflags;
 
 use crate::link::ends::{DoorbellKind, Epoch, Role};
 use crate::link::layout::Layout;
@@ -9,103 +10,55 @@ use crate::link::layout::Layout;
 /// The version of layout and handshake that this crate implements.
 pub const VERSION: u32 = 1;
 
-/// A set of extensions, one bit each. Unknown bits of a peer are retained until both sides' sets are
-/// intersected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Features(u64);
-
-impl Features {
-    /// The empty set.
-    pub const NONE: Features = Features(0);
-    /// The client answers call-backs.
-    pub const CALL_BACKS: Features = Features(1);
-    /// The server accepts the memory of further domains from the client. Only for links with a socket.
-    pub const FORWARDED_REGIONS: Features = Features(1 << 1);
-    /// The client's memory may be forwarded to further domains, of its own user and of root. Only for links
-    /// with a socket.
-    pub const REGION_FORWARDING: Features = Features(1 << 2);
-    /// The server sends its window along with its memory. Only for links with a socket.
-    pub const WINDOW: Features = Features(1 << 3);
-    /// Requests of vrpc may be quiet, and openings prompt (docs/protocols/vrpc.md, "Quiet requests").
-    pub const QUIET: Features = Features(1 << 4);
-    /// The server's end has a mirror of its window behind the layout. Only for links in a file.
-    pub const WINDOW_MIRROR: Features = Features(1 << 5);
-    /// Extensions that need a file.
-    pub const IN_FILES: Features = Features::WINDOW_MIRROR;
-    /// Extensions that need a link control socket.
-    pub const AT_SOCKETS: Features =
-        Features(Features::FORWARDED_REGIONS.0 | Features::REGION_FORWARDING.0 | Features::WINDOW.0);
-    /// Extensions that this implementation supports on either side.
-    pub const SUPPORTED: Features =
-        Features(Features::AT_SOCKETS.0 | Features::IN_FILES.0 | Features::QUIET.0);
-
-    /// Returns the extensions that are not in `other`.
-    pub fn without(self, other: Features) -> Features {
-        Features(self.0 & !other.0)
+bitflags! {
+    /// A set of extensions, one bit each. Unknown bits of a peer are retained until both sides' sets are
+    /// intersected.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Features: u64 {
+        /// The client answers call-backs.
+        const CALL_BACKS = 1;
+        /// The server accepts the memory of further domains from the client. Only for links with a socket.
+        const FORWARDED_REGIONS = 1 << 1;
+        /// The client's memory may be forwarded to further domains, of its own user and of root. Only for
+        /// links with a socket.
+        const REGION_FORWARDING = 1 << 2;
+        /// The server sends its window along with its memory. Only for links with a socket.
+        const WINDOW = 1 << 3;
+        /// Requests of vrpc may be quiet, and openings prompt (docs/protocols/vrpc.md, "Quiet requests").
+        const QUIET = 1 << 4;
+        /// The server's end has a mirror of its window behind the layout. Only for links in a file.
+        const WINDOW_MIRROR = 1 << 5;
+        /// Extensions that need a file.
+        const IN_FILES = Self::WINDOW_MIRROR.bits();
+        /// Extensions that need a link control socket.
+        const AT_SOCKETS =
+            Self::FORWARDED_REGIONS.bits() | Self::REGION_FORWARDING.bits() | Self::WINDOW.bits();
+        /// Extensions that this implementation supports on either side.
+        const SUPPORTED = Self::AT_SOCKETS.bits() | Self::IN_FILES.bits() | Self::QUIET.bits();
+        const _ = !0;
     }
 
-    /// Returns `true` if all of `other` are contained.
-    pub fn contains(self, other: Features) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-/// A set of doorbells, one bit each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Doorbells(u32);
-
-impl Doorbells {
-    /// [`DoorbellKind::Futex`].
-    pub const FUTEX: Doorbells = Doorbells(1);
-    /// [`DoorbellKind::Silent`].
-    pub const SILENT: Doorbells = Doorbells(2);
-    /// [`DoorbellKind::Bell`].
-    pub const BELL: Doorbells = Doorbells(4);
-
-    /// Returns `true` if the set contains the doorbell.
-    pub fn contains(self, doorbell: DoorbellKind) -> bool {
-        let bit = match doorbell {
-            DoorbellKind::Futex => Doorbells::FUTEX,
-            DoorbellKind::Silent => Doorbells::SILENT,
-            DoorbellKind::Bell => Doorbells::BELL,
-        };
-        self.0 & bit.0 != 0
+    /// A set of doorbells, one bit each.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Doorbells: u32 {
+        /// [`DoorbellKind::Futex`].
+        const FUTEX = 1;
+        /// [`DoorbellKind::Silent`].
+        const SILENT = 2;
+        /// [`DoorbellKind::Bell`].
+        const BELL = 4;
+        const _ = !0;
     }
 }
 
-macro_rules! bit_set {
-    ($($set:ident: $bits:ty;)+) => {$(
-        impl $set {
-            /// Returns the set of those bits, known or not.
-            pub fn from_bits(bits: $bits) -> $set {
-                $set(bits)
-            }
-
-            /// Returns the bits, as sent in messages.
-            pub fn bits(self) -> $bits {
-                self.0
-            }
+impl From<DoorbellKind> for Doorbells {
+    fn from(doorbell: DoorbellKind) -> Self {
+        match doorbell {
+            DoorbellKind::Futex => Self::FUTEX,
+            DoorbellKind::Silent => Self::SILENT,
+            DoorbellKind::Bell => Self::BELL,
         }
-
-        impl BitAnd for $set {
-            type Output = $set;
-            fn bitand(self, other: $set) -> $set {
-                $set(self.0 & other.0)
-            }
-        }
-
-        impl BitOr for $set {
-            type Output = $set;
-            fn bitor(self, other: $set) -> $set {
-                $set(self.0 | other.0)
-            }
-        }
-    )+};
-}
-
-bit_set! {
-    Features: u64;
-    Doorbells: u32;
+    }
 }
 
 /// The protocol used on a link.

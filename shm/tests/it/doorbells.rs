@@ -25,7 +25,7 @@ fn link(doorbell: DoorbellKind) -> [Ends; 2] {
     let ends = |role, own: usize| {
         let peer = Extent::whole(Region::map_read_only(&files[1 - own], 0, len).expect("a mapping"));
         let own = Extent::whole(Region::map(&files[own], 0, len).expect("a mapping"));
-        let (epoch, features) = (Epoch::new(3).expect("not zero"), Features::NONE);
+        let (epoch, features) = (Epoch::new(3).expect("not zero"), Features::empty());
         Ends { role, own, peer, layout, epoch, features, doorbell, bell: None }
     };
     let (client, server) = (ends(Role::Client, 0), ends(Role::Server, 1));

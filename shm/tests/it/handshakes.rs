@@ -263,7 +263,7 @@ fn two_servers_do_not_share_a_file() {
 #[test]
 fn a_refused_client_reads_why() {
     let (mut fixture, mut server) = Fixture::served();
-    let unknown = Features::from_bits(1 << 40);
+    let unknown = Features::from_bits_retain(1 << 40);
     let needy = Hello { required: unknown, offered: unknown, ..hello() };
     let mut client = ClientHandshake::new(fixture.region.clone(), TOTAL as u64, needy, 1, fixture.now)
         .expect("a handshake");

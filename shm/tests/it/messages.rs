@@ -11,8 +11,8 @@ fn hello() -> Hello {
     Hello {
         version_min: 1,
         version_max: 2,
-        offered: Features::from_bits(0x0807_0605_0403_0201),
-        required: Features::NONE,
+        offered: Features::from_bits_retain(0x0807_0605_0403_0201),
+        required: Features::empty(),
         slots: 64,
         back_slots: 8,
         bytes: 1 << 20,
@@ -217,7 +217,7 @@ proptest! {
 
     #[test]
     fn any_hello_arrives(export in "\\PC{0,60}", label in "\\PC{0,16}", slots: u32, bytes: u64, bits: u64) {
-        let hello = Hello { export, label, slots, bytes, required: Features::from_bits(bits), ..hello() };
+        let hello = Hello { export, label, slots, bytes, required: Features::from_bits_retain(bits), ..hello() };
         let message = Message::Hello(hello);
         prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
     }

@@ -100,7 +100,7 @@ pub struct Dial(pub Arc<dyn Service>);
 impl Connect for Dial {
     fn connect(&self, _client: &Client, _instance: Incarnation) -> Result<Connected, ConnectError> {
         let (mut ours, mut theirs) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20)?);
-        (ours.features, theirs.features) = (Features::NONE, Features::NONE);
+        (ours.features, theirs.features) = (Features::empty(), Features::empty());
         let server = Server::new(self.0.clone());
         let (client, label) = (Incarnation([0; 16]), "client".into());
         let peer = Peer { export: String::new(), credentials: None, client, label };

@@ -203,7 +203,7 @@ impl Site {
         let server = lock(&self.life).as_ref().ok_or("no server is there")?.server.clone();
         let (mut ours, mut theirs) = Ends::in_memory(Layout::with_bulk(plan.slots, 8, plan.bulk_bytes)?);
         if !plan.quiet {
-            (ours.features, theirs.features) = (Features::NONE, Features::NONE);
+            (ours.features, theirs.features) = (Features::empty(), Features::empty());
         }
         let label = "client".into();
         let peer = Peer { export: EXPORT.into(), credentials: None, client: incarnation, label };

@@ -28,7 +28,7 @@ impl Responder {
     /// Returns the extensions negotiated for the link.
     #[must_use]
     pub fn features(&self) -> Features {
-        self.link.as_ref().map_or(Features::NONE, |link| link.features)
+        self.link.as_ref().map_or(Features::empty(), |link| link.features)
     }
 
     /// Makes the answer quiet: the client is not woken for it.
