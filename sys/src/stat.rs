@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::{self as rfs, AtFlags, Statx, StatxAttributes, StatxFlags, StatxTimestamp};
+use rustix::fs::{self as rfs, AtFlags, Statx, StatxFlags, StatxTimestamp};
 
 use crate::errno::{Result, retry};
 use crate::open::check_component;
@@ -65,8 +65,6 @@ pub struct Stat {
     pub born: Option<Moment>,
     /// Id of the mount through which the file was accessed; 0 on kernels before 5.8.
     pub mount: u64,
-    /// `true` if the file is the root of its mount.
-    pub mount_root: bool,
 }
 
 impl Stat {
@@ -147,7 +145,6 @@ fn plain(raw: &Statx) -> Stat {
         changed: moment(raw.stx_ctime),
         born: has(StatxFlags::BTIME).then(|| moment(raw.stx_btime)),
         mount: if has(StatxFlags::MNT_ID) { raw.stx_mnt_id } else { 0 },
-        mount_root: raw.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
     }
 }
 

@@ -9,8 +9,6 @@ use crate::errno::{Result, check, retry};
 pub struct FileSystemStat {
     /// Unit of the three counts of blocks, in bytes.
     pub block_size_bytes: u32,
-    /// Preferred transfer size, in bytes.
-    pub io_size_bytes: u32,
     /// Total number of blocks.
     pub blocks: u64,
     /// Free blocks, including those reserved for the superuser.
@@ -48,7 +46,6 @@ pub fn file_system_stat(fd: BorrowedFd<'_>) -> Result<FileSystemStat> {
     let standard = retry(|| rustix::fs::fstatvfs(fd))?;
     Ok(FileSystemStat {
         block_size_bytes: standard.f_frsize as u32,
-        io_size_bytes: standard.f_bsize as u32,
         blocks: standard.f_blocks,
         blocks_free: standard.f_bfree,
         blocks_available: standard.f_bavail,

@@ -125,8 +125,25 @@ impl Session {
     }
 }
 
+/// Methods on a name in a directory that [`LocalSession::dispatch_named`] runs.
+macro_rules! named {
+    ($($method:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)+) => {
+        $(fn $method(&self, cx: &Ctx, parent: NodeId, name: Name<'_> $(, $argument: $kind)*) -> Answer<$answer> {
+            self.dispatch_named(cx, parent, name, move |session, cx, name| {
+                session.$method(cx, parent, name $(, $argument)*)
+            })
+        })+
+    };
+}
+
 impl FileSystem for LocalSession {
     tombolo_core::forward!(own self; xattrs locks ranges changes versions descriptors);
+
+    named! {
+        mkdir(mode: NewMode) -> Made;
+        mknod(file_type: FileType, mode: NewMode, rdev: Device) -> Made;
+        rmdir() -> Change;
+    }
 
     fn profile(&self) -> Profile {
         Profile {
@@ -193,30 +210,12 @@ impl FileSystem for LocalSession {
         self.dispatch(cx, parent, move |session, cx| session.create_unnamed(cx, parent, &how))
     }
 
-    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        self.dispatch_named(cx, parent, name, move |session, cx, name| session.mkdir(cx, parent, name, mode))
-    }
-
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
         if self.is_quick(parent) {
             return self.now(|session| session.symlink(cx, parent, name, target));
         }
         let (name, target) = (name.to_owned(), target.to_vec());
         self.later(cx, move |session, cx| session.symlink(cx, parent, name.as_name(), &target))
-    }
-
-    fn mknod(
-        &self,
-        cx: &Ctx,
-        parent: NodeId,
-        name: Name<'_>,
-        file_type: FileType,
-        mode: NewMode,
-        rdev: Device,
-    ) -> Answer<Made> {
-        self.dispatch_named(cx, parent, name, move |session, cx, name| {
-            session.mknod(cx, parent, name, file_type, mode, rdev)
-        })
     }
 
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
@@ -232,10 +231,6 @@ impl FileSystem for LocalSession {
         let work = move |session: &Session, cx: &Ctx| session.unlink(cx, parent, name.as_name());
         // If this removal is slow only because of the file's size, its duration is no sample for others.
         if quick { self.in_pool(cx, work) } else { self.later(cx, work) }
-    }
-
-    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.dispatch_named(cx, parent, name, move |session, cx, name| session.rmdir(cx, parent, name))
     }
 
     fn rename(

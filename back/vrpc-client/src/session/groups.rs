@@ -168,6 +168,10 @@ impl Locks for VrpcFileSystem {
 }
 
 impl PersistentHandles for VrpcFileSystem {
+    requests! {
+        call parent(node: NodeId) -> Entry = Parent, entry;
+    }
+
     fn volume(&self) -> Volume {
         self.links.terms.volume
     }
@@ -182,31 +186,16 @@ impl PersistentHandles for VrpcFileSystem {
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
         self.links.call(cx, Request::Resolve { handle: handle.into() }, entry)
     }
-
-    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        self.links.call(cx, Request::Parent { node }, entry)
-    }
 }
 
 impl Ranges for VrpcFileSystem {
+    requests! {
+        call_for seek(file: File, offset: u64, whence: Whence) -> u64 = Seek, pick!(Offset);
+        call_for copy(from: File, from_offset: u64, to: File, to_offset: u64, len_bytes: u64) -> u64
+            = Copy, pick!(Offset);
+    }
+
     fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
         self.links.call_unit(cx, Request::Allocate { file, offset, len_bytes: len, mode })
-    }
-
-    fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64> {
-        self.links.call_for(cx, Request::Seek { file, offset, whence }, pick!(Offset))
-    }
-
-    fn copy(
-        &self,
-        cx: &Ctx,
-        from: File,
-        from_offset: u64,
-        to: File,
-        to_offset: u64,
-        len: u64,
-    ) -> Answer<u64> {
-        let request = Request::Copy { from, from_offset, to, to_offset, len_bytes: len };
-        self.links.call_for(cx, request, pick!(Offset))
     }
 }

@@ -1,6 +1,15 @@
 //! The waist over a session's links: [`VrpcFileSystem`]. Most operations are one request each; the submodules
 //! implement the others, and the optional groups of operations.
 
+/// Methods that are one request, whose reply a function converts.
+macro_rules! requests {
+    ($($call:ident $method:ident($($argument:ident: $kind:ty),+) -> $answer:ty = $request:ident, $reply:expr;)+) => {
+        $(fn $method(&self, cx: &Ctx, $($argument: $kind),+) -> Answer<$answer> {
+            self.links.$call(cx, Request::$request { $($argument),+ }, $reply)
+        })+
+    };
+}
+
 mod behind;
 mod changes;
 mod data;
@@ -111,15 +120,6 @@ fn release(links: &Links, cx: &Ctx, file: File) {
     gone.extend(server_id.and_then(|server_id| objects.opening_gone(node, server_id)));
     gone.extend(objects.nodes.released(node, file.open));
     links.release(cx, &gone);
-}
-
-/// Methods that are one request, whose reply a function converts.
-macro_rules! requests {
-    ($($call:ident $method:ident($($argument:ident: $kind:ty),+) -> $answer:ty = $request:ident, $reply:expr;)+) => {
-        $(fn $method(&self, cx: &Ctx, $($argument: $kind),+) -> Answer<$answer> {
-            self.links.$call(cx, Request::$request { $($argument),+ }, $reply)
-        })+
-    };
 }
 
 /// Groups of methods that the server may offer.

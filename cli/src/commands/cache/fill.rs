@@ -197,7 +197,7 @@ impl Fill {
             return node.read_link().wait().map(drop);
         }
         let file = block_on(node.open(OpenFlags::READ))?;
-        let read = block_on(file.read_to(0, &mut Counted(&self.bar), Default::default()));
+        let read = block_on(file.read_to(0, &mut self.bar.wrap_write(io::sink()), Default::default()));
         let bytes = read.map_err(|error| match error {
             StreamError::File(error) => error,
             StreamError::Stream(source) => Error::io(source),
@@ -210,20 +210,6 @@ impl Fill {
     fn complain(&self, what: &str, path: &str, error: &Error, tree: &Tree) {
         self.failed.fetch_add(1, Ordering::Relaxed);
         self.bar.suspend(|| problem::cannot(format_args!("{what} {path}"), error, tree).print());
-    }
-}
-
-/// Sink that only counts bytes for the progress bar.
-struct Counted<'a>(&'a ProgressBar);
-
-impl io::Write for Counted<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.inc(bytes.len() as u64);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

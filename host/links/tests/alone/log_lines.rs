@@ -8,28 +8,15 @@ use super::test_host::{TestService, eventually};
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::Server;
 use tombolo_sys::{Errno, packet};
+use tracing_subscriber::fmt::MakeWriter;
 
 /// The log, in memory.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 #[test]
 fn a_stranger_is_one_line_in_the_log() {
     let _alone = crate::alone();
-    let log = Log::default();
-    let writer = log.clone();
-    tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).init();
+    tracing_subscriber::fmt().with_ansi(false).with_writer(|| LOG.make_writer()).init();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("links");
     let options = ListenOptions { hello_timeout: Duration::from_millis(50), ..ListenOptions::default() };
@@ -42,10 +29,10 @@ fn a_stranger_is_one_line_in_the_log() {
     packet::send(&nonsense, b"\x1b[2J\nnonsense that would steer a terminal", &[nonsense.as_fd()]).unwrap();
     wait_for_answer(&nonsense);
     drop(packet::connect(&path).unwrap());
-    eventually("three lines", || lines(&log).len() >= 3);
+    eventually("three lines", || lines().len() >= 3);
     drop(listener);
 
-    let lines = lines(&log);
+    let lines = lines();
     assert_eq!(lines.len(), 3, "{lines:#?}");
     assert!(lines[0].contains("no hello received in time"), "{}", lines[0]);
     assert!(lines[1].contains("not a link message"), "{}", lines[1]);
@@ -53,8 +40,8 @@ fn a_stranger_is_one_line_in_the_log() {
     assert!(lines.iter().all(|line| line.contains(&format!("pid={}", std::process::id()))), "{lines:#?}");
 }
 
-fn lines(log: &Log) -> Vec<String> {
-    String::from_utf8(log.0.lock().unwrap().clone()).unwrap().lines().map(str::to_owned).collect()
+fn lines() -> Vec<String> {
+    String::from_utf8(LOG.lock().unwrap().clone()).unwrap().lines().map(str::to_owned).collect()
 }
 
 fn wait_for_answer(socket: &std::os::fd::OwnedFd) {

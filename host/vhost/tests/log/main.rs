@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use tombolo_host_vhost::{Chain, Device, QueueIndex, Server, Settings};
+use tracing_subscriber::fmt::MakeWriter;
 
 struct Silent;
 
@@ -60,7 +61,9 @@ impl Log {
         static ALONE: Mutex<()> = Mutex::new(());
         static STARTED: Once = Once::new();
         let log = Self(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
-        STARTED.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Writer).init());
+        STARTED.call_once(|| {
+            tracing_subscriber::fmt().with_ansi(false).with_writer(|| LINES.make_writer()).init()
+        });
         lines().clear();
         log
     }
@@ -69,18 +72,5 @@ impl Log {
     pub fn lines(&self, part: &str) -> Vec<String> {
         let text = String::from_utf8(lines().clone()).unwrap();
         text.lines().filter(|line| line.contains(part)).map(str::to_owned).collect()
-    }
-}
-
-struct Writer;
-
-impl std::io::Write for Writer {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        lines().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }

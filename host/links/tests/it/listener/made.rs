@@ -72,7 +72,7 @@ fn refused_options_have_their_own_codes() {
     options.protocol = Protocol::OncRpc;
     assert_eq!(refusal(options), RefusalCode::Protocol);
     let mut options = TestHost::options("/src");
-    options.required = Features::from_bits(1 << 63);
+    options.required = Features::from_bits_retain(1 << 63);
     assert_eq!(refusal(options), RefusalCode::Features);
     let no_rules = tempfile::NamedTempFile::new().expect("a file");
     let policy = tombolo_host_links::policy::Policy::load(no_rules.path()).expect("no rules");
