@@ -150,8 +150,8 @@ pub struct CopyFileRange {
 }
 
 /// A decoded request with its arguments. `LookupSelf` is a LOOKUP of `.`, which finds a node that the kernel
-/// has forgotten; `LookupParent` is one of `..`. `Unsupported` is a POLL, BMAP, SETUPMAPPING, REMOVEMAPPING or
-/// NOTIFY_REPLY.
+/// has forgotten; `LookupParent` is one of `..`. `Unsupported` is a POLL, BMAP, SETUPMAPPING, REMOVEMAPPING
+/// or NOTIFY_REPLY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each field is what its operation's row in docs/protocols/fuse.md says")]
 pub enum Request<'a> {
