@@ -39,7 +39,7 @@ fn served(hello: &Hello) {
     assert!(agreement.layout.slots() <= hello.slots.min(limits.slots));
     assert!(agreement.layout.bytes() <= hello.bytes.min(limits.bytes));
     assert!(agreement.features.contains(hello.required));
-    assert!(hello.doorbells.contains(agreement.doorbell));
+    assert!(hello.doorbells.contains(agreement.doorbell.into()));
     // An honest client accepts a server's agreement.
     assert_eq!(hello.check(&agreement.welcome()), Ok(agreement));
 }
