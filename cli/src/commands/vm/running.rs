@@ -97,10 +97,11 @@ pub fn reach(home: &Home, monitor: &Path, doing: &str, runs: impl Fn() -> bool) 
     })
 }
 
-/// Returns `true` if one of the log's last two lines reports an unsupported machine type: QEMU adds a line
-/// with a hint.
+/// Returns `true` if one of the VMM's last two lines in the log reports an unsupported machine type: QEMU adds
+/// a line with a hint. Lines of the VM's servers, which begin with a time, may follow.
 fn is_unknown_machine(log: &str) -> bool {
-    log.lines().rev().take(2).any(|line| line.contains("unsupported machine type"))
+    let of_vmm = |line: &&str| !line.starts_with(|first: char| first.is_ascii_digit());
+    log.lines().rev().filter(of_vmm).take(2).any(|line| line.contains("unsupported machine type"))
 }
 
 /// Resumes a guest from its device state.
