@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -57,20 +57,38 @@ impl Nfs {
     /// Starts nfs-ganesha, with transfers of up to 1 MiB and version 3 over TCP only, and before it the
     /// rpcbind that it requires: the network must not have one yet.
     pub fn ganesha(shared: &Path, beside: &Path) -> Result<Self> {
+        Self::ganesha_in("/proc/self/ns/net", shared, beside, (free_port()?.port(), free_port()?.port()))?
+            .ready()
+    }
+
+    /// Starts nfs-ganesha in a network, at these ports for NFS and MOUNT, with all else as
+    /// [`ganesha`](Self::ganesha) has it. It listens on return, but may not have its export yet.
+    pub fn ganesha_in(network: &str, shared: &Path, beside: &Path, (nfs, mount): (u16, u16)) -> Result<Self> {
+        let within = |program: PathBuf| {
+            let mut command = Command::new("nsenter");
+            command.arg(format!("--net={network}")).arg("--").arg(program);
+            command
+        };
         let program = find(GANESHA)?;
-        let registry = rpcbind()?;
-        let (nfs, mount) = (free_port()?, free_port()?);
+        let registry = rpcbind(within(find(RPCBIND)?))?;
         let state = state(beside)?;
         let configuration = state.path().join("ganesha.conf");
         fs::write(&configuration, configured(shared, state.path(), nfs, mount))
             .doing_to("write", &configuration)?;
-        let mut command = Command::new(program);
+        let mut command = within(program);
         command.arg("-F").arg("-f").arg(&configuration).arg("-L").arg(state.path().join("log"));
         command.arg("-p").arg(state.path().join("pid")).args(["-N", "EVENT"]);
-        let ports = [nfs.port(), mount.port()];
-        let server = Server::listening(GANESHA, &mut command, &ports)?;
+        let server = Server::listening(GANESHA, &mut command, &[nfs, mount])?;
         let export = shared.to_string_lossy().into_owned();
-        Self { server, _registry: Some(registry), state: Some(state), nfs, mount, export }.ready()
+        let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Ok(Self {
+            server,
+            _registry: Some(registry),
+            state: Some(state),
+            nfs: at(nfs),
+            mount: at(mount),
+            export,
+        })
     }
 
     /// Starts a null server, `limit` of this program, at the other end of a link, which stores in `folder`.
@@ -101,14 +119,13 @@ impl Nfs {
     }
 }
 
-/// Starts rpcbind, in a network without one.
-fn rpcbind() -> Result<Server> {
+/// Starts rpcbind by a command that begins with its program, in a network without one.
+fn rpcbind(mut command: Command) -> Result<Server> {
     /// Port of rpcbind (RFC 1833 §1).
     const PORT: u16 = 111;
     for folder in ["/run/rpcbind", "/run/ganesha", "/run/sendsigs.omit.d"] {
         fs::create_dir_all(folder).doing_to("make", Path::new(folder))?;
     }
-    let mut command = Command::new(find(RPCBIND)?);
     Server::listening(RPCBIND, command.args(["-f", "-w"]), &[PORT])
 }
 
@@ -116,11 +133,11 @@ fn state(beside: &Path) -> Result<TempDir> {
     tempfile::Builder::new().prefix("state.").tempdir_in(beside).doing_to("make a directory in", beside)
 }
 
-fn configured(shared: &Path, state: &Path, nfs: SocketAddr, mount: SocketAddr) -> String {
+fn configured(shared: &Path, state: &Path, nfs: u16, mount: u16) -> String {
     const PLUGINS: [&str; 2] = ["/usr/lib/x86_64-linux-gnu/ganesha", "/usr/lib/aarch64-linux-gnu/ganesha"];
     let plugins = PLUGINS.into_iter().find(|folder| Path::new(folder).exists()).unwrap_or("/usr/lib/ganesha");
     let text = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/peers/ganesha.conf"));
-    let text = text.replace("{nfs}", &nfs.port().to_string()).replace("{mount}", &mount.port().to_string());
+    let text = text.replace("{nfs}", &nfs.to_string()).replace("{mount}", &mount.to_string());
     let text = text.replace("{plugins}", plugins).replace("{shared}", &shared.to_string_lossy());
     text.replace("{recovery}", &state.join("recovery").to_string_lossy())
 }
