@@ -267,7 +267,7 @@ impl VmArgs {
     pub fn run(&self) -> Outcome {
         match &self.action {
             Action::Start(args) => args.run(),
-            Action::Boot { vm, force } => boot(&vm.name, *force),
+            Action::Boot { vm, force } => running::boot(&Home::of(&vm.name)?, *force),
             Action::Suspend { vm, to, how } => suspend(&vm.name, to.as_deref(), how),
             Action::Resume(vm) => {
                 let home = Home::of(&vm.name)?;
@@ -318,7 +318,7 @@ impl StartArgs {
         let shares = shares::checked(&self.place.share)?;
         let home = Home::create(&self.vm.name)?;
         made(&home, || self.make(&home, &config, shares))?;
-        running::boot(&home).map_err(|failure| home.not_started(failure))?;
+        running::boot(&home, false).map_err(|failure| home.not_started(failure))?;
         linger::tell();
         Ok(())
     }
@@ -372,17 +372,6 @@ impl CloneArgs {
         linger::tell();
         Ok(())
     }
-}
-
-fn boot(name: &str, loses_memory: bool) -> Outcome {
-    let home = Home::of(name)?;
-    if !loses_memory && home.phase()? == Phase::Suspended {
-        let reason = "it is suspended, and its memory would be lost";
-        return Err(Failure::cannot(format_args!("boot VM {name}"), reason).remedy(format_args!(
-            "use tombolo vm resume {name}, and reboot the guest; if it cannot be resumed, add --force"
-        )));
-    }
-    running::boot(&home)
 }
 
 fn suspend(name: &str, to: Option<&Path>, how: &ImageArgs) -> Outcome {

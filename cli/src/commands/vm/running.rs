@@ -46,15 +46,27 @@ fn failed<'a>(home: &'a Home, doing: &'a str) -> impl Fn(MonitorError) -> Failur
     }
 }
 
-/// Boots a VM from its disk: starts its supervisor, and then the guest. The VM must not be running.
-pub fn boot(home: &Home) -> Outcome {
+/// Boots a VM from its disk: starts its supervisor, and then the guest. The VM must not be running. A
+/// suspended one is refused unless its memory may be lost.
+pub fn boot(home: &Home, loses_memory: bool) -> Outcome {
     {
-        // The lock excludes a concurrent start.
+        // The lock excludes a concurrent start, and the end of a suspension.
         let _turn = home.locked()?;
-        if home.phase()? == Phase::Incomplete {
-            return Err(incomplete(home, "boot"));
+        let phase = home.phase()?;
+        match phase {
+            Phase::Incomplete => return Err(incomplete(home, "boot")),
+            Phase::Suspended if !loses_memory => {
+                let (name, reason) = (&home.name, "it is suspended, and its memory would be lost");
+                return Err(Failure::cannot(format_args!("boot VM {name}"), reason).remedy(format_args!(
+                    "use tombolo vm resume {name}, and reboot the guest; if it cannot be resumed, add --force"
+                )));
+            }
+            _ => fetch_boot_files(home)?,
         }
-        fetch_boot_files(home)?;
+        // From its start on a VMM may write to the memory, even if the guest never runs.
+        if phase == Phase::Suspended {
+            home.set_phase(&Phase::Off)?;
+        }
     }
     supervisor::start(home, false)?;
     let runs = || home.lock().is_ok_and(|lock| lock.is_none());
@@ -97,8 +109,8 @@ pub fn reach(home: &Home, monitor: &Path, doing: &str, runs: impl Fn() -> bool) 
     })
 }
 
-/// Returns `true` if one of the VMM's last two lines in the log reports an unsupported machine type: QEMU adds
-/// a line with a hint. Lines of the VM's servers, which begin with a time, may follow.
+/// Returns `true` if one of the VMM's last two lines in the log reports an unsupported machine type: QEMU
+/// adds a line with a hint. Lines of the VM's servers, which begin with a time, may follow.
 fn is_unknown_machine(log: &str) -> bool {
     let of_vmm = |line: &&str| !line.starts_with(|first: char| first.is_ascii_digit());
     log.lines().rev().filter(of_vmm).take(2).any(|line| line.contains("unsupported machine type"))
