@@ -229,7 +229,7 @@ impl Activity {
 }
 
 /// Closes idle connections of the client that has the most connections or, if none of them is idle, of
-/// `client`, which requests another one. Returns `true` if any was closed.
+/// `client`, which requests another one. Returns `true` if any was closed, or is being closed.
 pub(super) fn close_idle_connections(common: &Common, client: &Arc<Client>) -> bool {
     let largest = common.clients.with_most_connections();
     largest.is_some_and(|largest| close_idle(common, &largest)) || close_idle(common, client)
@@ -237,10 +237,16 @@ pub(super) fn close_idle_connections(common: &Common, client: &Arc<Client>) -> b
 
 fn close_idle(common: &Common, client: &Client) -> bool {
     let now_ms = common.started.elapsed().as_millis() as u64;
+    let mut is_closing = false;
     let mut idle: Vec<((bool, u64), Arc<SharedConnection>)> = client.connections.list(|shared| {
-        let rank = shared.activity.rank(now_ms).filter(|_| !shared.has_calls() && !shared.is_dead())?;
-        Some((rank, shared.clone()))
+        let rank = shared.activity.rank(now_ms).filter(|_| !shared.has_calls())?;
+        is_closing |= shared.is_dead();
+        (!shared.is_dead()).then(|| (rank, shared.clone()))
     });
+    // Event threads on a busy machine may take longer than the pause between two attempts.
+    if is_closing {
+        return true;
+    }
     if idle.len() > BATCH {
         idle.select_nth_unstable_by_key(BATCH, |(rank, _)| *rank);
         idle.truncate(BATCH);
