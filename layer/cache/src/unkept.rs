@@ -12,6 +12,8 @@
 //! the origin's cookie after the name ([`Continuation`]).
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::ControlFlow;
 
 use tombolo_core::fs::{Cookie, DirEntry, DirPage};
 use tombolo_core::{Error, Result};
@@ -44,6 +46,15 @@ pub(crate) struct Continuation {
 
 /// Lowest position of an uncached name, above those of all cached names.
 const FIRST_PLACE: u64 = 1 << 40;
+
+/// Number of different first positions of a directory's uncached names, at distances of [`FIRST_PLACE`]. All
+/// positions stay below 2^61.
+const FIRSTS: u64 = 1 << 20;
+
+/// Returns a random first position, so that a position of an earlier process or object is no one else's.
+fn first_place() -> u64 {
+    FIRST_PLACE * (1 + RandomState::new().hash_one(()) % FIRSTS)
+}
 
 /// Maximum number of continuations per directory.
 const GIVEN_MAX: usize = 1 << 16;
@@ -78,8 +89,10 @@ impl State {
         self.names.drop_unknown();
         let epoch = self.names.epoch();
         // Positions already given stay valid, so that their readers can continue.
-        let (next, given) =
-            self.unkept.take().map_or((FIRST_PLACE, VecDeque::new()), |before| (before.next, before.given));
+        let (next, given) = self
+            .unkept
+            .take()
+            .map_or_else(|| (first_place(), VecDeque::new()), |before| (before.next, before.given));
         self.unkept = Some(Box::new(Unkept { epoch, from, next, given }));
     }
 
@@ -122,27 +135,29 @@ impl State {
     }
 
     /// Passes the origin's entries on to a reader, except those at positions up to `last_kept`, which it was
-    /// given from the cache, and those that `hides` selects.
+    /// given from the cache, and those that `hides` selects. Breaks if the reader's page is full.
     pub(crate) fn pass_names_on(
         &mut self,
         there: &DirPage,
         (mut page, last_kept): (DirPage, u64),
         hides: impl Fn(&[u8]) -> bool,
-    ) -> DirPage {
+    ) -> ControlFlow<DirPage, DirPage> {
         for entry in there.iter() {
             let is_kept = self.names.place_of(entry.name).is_some_and(|place| place <= last_kept);
             if is_kept || matches!(entry.name, b"." | b"..") || hides(entry.name) {
                 continue;
             }
-            let Some(unkept) = self.unkept.as_mut() else { return page };
+            let Some(unkept) = self.unkept.as_mut() else {
+                return ControlFlow::Break(page);
+            };
             if !page.push(DirEntry { cookie: Cookie(unkept.next), entry: None, ..entry }) {
-                return page;
+                return ControlFlow::Break(page);
             }
             unkept.gave(Continuation { at: entry.cookie, last_kept });
         }
         if there.is_end() {
             page.set_end();
         }
-        page
+        ControlFlow::Continue(page)
     }
 }

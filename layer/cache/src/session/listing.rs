@@ -394,7 +394,11 @@ impl View {
             let listing = origin.fs().readdir(&self.at_origin(), origin.file, at, DirPage::new(budget));
             let there = listing.resolve().await?;
             let hides = |name: &[u8]| self.cache().hides(dir.id, name);
-            page = dir.state().pass_names_on(&there, (page, last_kept), hides);
+            page = match dir.state().pass_names_on(&there, (page, last_kept), hides) {
+                // Even an empty page: its size does not suffice for the next name.
+                ControlFlow::Break(page) => return Ok(page),
+                ControlFlow::Continue(page) => page,
+            };
             let Some(last) = there.iter().last().filter(|_| page.is_empty() && !page.is_end()) else {
                 return Ok(page);
             };
