@@ -10,6 +10,9 @@ use serde_json::Value;
 
 use crate::monitor::{Monitor, MonitorError};
 
+/// Name of a reset as the reason for a VMM's end.
+const RESET: &str = "guest-reset";
+
 /// Reason for the end of a VMM (`ShutdownCause` of QEMU).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
@@ -18,8 +21,9 @@ pub enum End {
     /// A reason other than the above, in QEMU's words: `guest-shutdown`, `guest-panic`, `host-qmp-quit`,
     /// `host-signal`…
     Other(String),
-    /// The VMM reported no reason: it was killed, or has failed.
-    Unsaid,
+    /// No reason is known: the VMM was killed, failed or violated the protocol, or its events could not be
+    /// received.
+    Unknown,
 }
 
 impl fmt::Display for End {
@@ -27,12 +31,10 @@ impl fmt::Display for End {
         out.write_str(match self {
             Self::Reset => RESET,
             Self::Other(reason) => reason,
-            Self::Unsaid => "unsaid",
+            Self::Unknown => "no reason reported",
         })
     }
 }
-
-const RESET: &str = "guest-reset";
 
 /// Event stream of a VMM, received by a thread.
 #[derive(Debug)]
@@ -46,14 +48,15 @@ impl Events {
     /// Blocks until the VMM has ended; returns the reason.
     #[must_use]
     pub fn ended(self) -> End {
-        self.0.join().unwrap_or(End::Unsaid)
+        self.0.join().unwrap_or(End::Unknown)
     }
 }
 
-/// Receive time-out, after which receiving is repeated.
+/// Receive time-out, after which receiving is repeated: [`Monitor`] requires a limit.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Logged events, about the machine and its devices. A guest can cause any number of other events.
+/// Logged events, about the machine and its devices. A guest can cause any number of other events; these are
+/// bounded, since a reset ends the VMM (`-no-reboot`).
 const LOGGED: [&str; 8] = [
     "DEVICE_DELETED",
     "DEVICE_UNPLUG_GUEST_ERROR",
@@ -79,14 +82,15 @@ pub(crate) fn receive_events(mut stream: UnixStream) -> End {
     // received.
     let _ = stream.write_all(b"{\"execute\": \"qmp_capabilities\"}\n");
     let mut monitor = Monitor::from_stream(stream, RECEIVE_TIMEOUT);
-    let mut end = End::Unsaid;
+    let mut end = End::Unknown;
     loop {
         match monitor.message("event", Instant::now() + RECEIVE_TIMEOUT) {
             Ok(message) if message["event"] == "SHUTDOWN" => {
                 log_event(&message);
                 end = match message["data"]["reason"].as_str() {
                     Some(RESET) => End::Reset,
-                    reason => End::Other(reason.unwrap_or("without a reason").into()),
+                    Some(reason) => End::Other(reason.into()),
+                    None => End::Unknown,
                 };
             }
             Ok(message) => log_event(&message),

@@ -39,7 +39,7 @@ pub fn spawn(mut command: Command) -> io::Result<(Child, Events)> {
         drop(command);
         let number = child.as_ref().ok().map(Child::id);
         let _ = sender.send(child);
-        let Some(number) = number else { return End::Unsaid };
+        let Some(number) = number else { return End::Unknown };
         let end = receive_events(ours);
         // Waits for the end even after a protocol violation.
         let _ = await_end(number);

@@ -163,7 +163,7 @@ impl DataFile {
         Ok(tombolo_sys::sync::data(self.file()?.as_fd())?)
     }
 
-    pub(crate) fn doom(&self) {
+    pub(crate) fn mark_for_removal(&self) {
         self.is_doomed.store(true, Ordering::Relaxed);
     }
 

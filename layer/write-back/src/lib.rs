@@ -84,12 +84,12 @@ pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBac
     let ids = journal.reserve_ids(kept.next_id.max(1))?;
     let (at_origin, torn) = (kept.at_origin, std::mem::take(&mut kept.torn));
     let records = std::mem::take(&mut kept.records);
-    let tree = Tree::kept(kept, ids, &files, dir).map_err(tombolo_core::Error::io)?;
+    let tree = Tree::restored(kept, ids, &files, dir).map_err(tombolo_core::Error::io)?;
     recall(&*below, &tree, &journal, &records)?;
-    let torn = tree.tell_torn(&torn);
+    let torn = tree.log_damaged_blocks(&torn);
     let pool = ThreadPool::new("write-back", ThreadPoolLimits::default());
     let shared = Arc::new(Shared::new(below, options, (journal, tree), pool.lane()));
-    // Changes nothing, but writes to the journal that `Tree::kept` dropped the last run's unnamed files.
+    // Changes nothing, but writes to the journal that `Tree::restored` dropped the last run's unnamed files.
     let ((), _) = shared.note(|_| ());
     shared.control.begin(at_origin, !shared.tree().is_clean(), torn);
     Ok(WriteBackExport { sender: Sender::start(&shared)?, shared, _pool: pool })
@@ -98,7 +98,7 @@ pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBac
 /// Makes the cache restore the numbers of its nodes that the journal refers to, and removes the journal's
 /// records of other nodes.
 fn recall(below: &dyn FileSystem, tree: &Tree, journal: &Journal, records: &[(u64, Vec<u8>)]) -> Result<()> {
-    let numbers = tree.numbers();
+    let numbers = tree.cache_ids();
     let (wanted, others): (Vec<_>, Vec<_>) =
         records.iter().partition(|(id, _)| numbers.contains(&NodeId(*id)));
     let handles = below.persistent_handles().ok_or(tombolo_core::Error::NotSupported)?;

@@ -81,7 +81,7 @@ fn decoded_xattrs(row: &mut Reader<'_>) -> Option<Xattrs> {
 
 pub(crate) fn encoded_place(place: &Place) -> Vec<u8> {
     let mut row = Writer::default();
-    for target in [place.before, place.now] {
+    for target in [place.at_origin, place.local] {
         row.option(target, |row, target| {
             row.u64(target.node.0);
             row.u8(file_type_number(target.file_type));
@@ -98,7 +98,7 @@ pub(crate) fn decoded_place(row: &[u8]) -> Option<Place> {
         let (node, file_type): (u64, FileType) = (row.u64()?, file_type_of(row.u8()?)?);
         Some(Target { node: NodeId(node), file_type })
     };
-    let (before, now) = (row.option(target)?, row.option(target)?);
+    let (at_origin, local) = (row.option(target)?, row.option(target)?);
     let (user, is_in_doubt) = (row.identity()?, row.u8()? != 0);
-    Some(Place { before, now, user, is_in_doubt, settled: None })
+    Some(Place { at_origin, local, user, is_in_doubt, settled: None })
 }

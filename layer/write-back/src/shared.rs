@@ -254,7 +254,7 @@ impl Shared {
                 let dirty_bytes = self.tree().dirty_bytes;
                 let is_full = dirty_bytes > 0 && dirty_bytes + bytes > self.options.dirty_bytes_max;
                 let has_room = !(is_full || dirty_bytes > 0 && self.is_disk_full(&mut room));
-                if has_room || !self.tree().brings_data(|_| true) {
+                if has_room || !self.tree().has_unsent_data(|_| true) {
                     return Ok(());
                 }
                 let unsent = {
@@ -262,7 +262,7 @@ impl Shared {
                     let stuck = state.stuck.as_ref().filter(|stuck| stuck.ended.elapsed() < REFUSAL_LASTS);
                     stuck.map(|stuck| stuck.unsent.clone())
                 };
-                if unsent.is_some_and(|unsent| !self.tree().brings_data(|id| !unsent.contains(&id))) {
+                if unsent.is_some_and(|unsent| !self.tree().has_unsent_data(|id| !unsent.contains(&id))) {
                     return Err(Error::NoSpace);
                 }
                 room.freed.clone()

@@ -1,7 +1,10 @@
-//! Differences from the cache (`below`): names, and nodes with their attributes and data ([`node`]).
+//! Differences between the local tree and the origin: names, and nodes with their attributes and data
+//! ([`node`]).
 //!
-//! A name has a target below, as far as that is known, and a local target. A locally created node has a
-//! permanent number of this layer, and later also one of the cache; other nodes have only the cache's.
+//! The origin is reached through the cache, the file system *below* this layer, and its nodes are known by
+//! the cache's numbers. A name has a target at the origin, as far as that is known, and a local target. A
+//! locally created node has a permanent number of this layer, and later also one of the cache; other nodes
+//! have only the cache's.
 
 mod node;
 
@@ -22,7 +25,7 @@ use crate::sums::Blocks;
 pub(crate) use node::{Layer, Node, Piece, Set, Xattrs, pieces};
 
 /// Bit set in the numbers of locally created nodes.
-pub(crate) const MADE_HERE: u64 = 1 << 62;
+pub(crate) const LOCAL_NODE_BIT: u64 = 1 << 62;
 
 /// Prefix of hidden names, which exist at the origin only, for nodes without another name there.
 pub(crate) const HIDDEN: &[u8] = b".tombolo-wb-";
@@ -30,10 +33,11 @@ pub(crate) const HIDDEN: &[u8] = b".tombolo-wb-";
 /// Maximum number of files whose last found name is retained; at the limit, all are forgotten.
 const SEEN_MAX: usize = 1 << 16;
 
-/// Maximum number of layers of a file. With so many, the top one receives writes even while it is being sent.
+/// Maximum number of layers of a file. With so many, the top one receives writes even while it is being sent,
+/// and is then sent again.
 pub(crate) const LAYERS_MAX: usize = 4;
 
-/// Maximum number of names in a displayed path.
+/// Maximum number of names in a displayed path; `…` replaces the others.
 const SHOWN_DEPTH_MAX: usize = 32;
 
 /// Time for which names without a difference are retained.
@@ -46,23 +50,23 @@ pub(crate) struct Target {
     pub file_type: FileType,
 }
 
-/// A changed name, with its target in the cache and its local one.
+/// A name with a difference: its target at the origin and its local one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Target at the origin, as last known; `None` if the name is absent.
-    pub before: Option<Target>,
+    pub at_origin: Option<Target>,
     /// Local target; `None` if the name is absent locally.
-    pub now: Option<Target>,
+    pub local: Option<Target>,
     /// User of the last change.
     pub user: Identity,
     /// `true` if an operation at the origin may have changed the name, so that it must be looked up there.
     pub is_in_doubt: bool,
-    /// Time at which both targets became equal. The name is retained for a while, so that listings in
-    /// progress find it at its position.
+    /// Time at which both targets became equal; `None` while they differ. The name is retained for a while,
+    /// so that listings in progress find it at its position.
     pub settled: Option<Instant>,
 }
 
-/// All differences from the cache, and the rows to write for them.
+/// All differences from the origin, and the rows to write for them.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub nodes: HashMap<NodeId, Node>,
@@ -73,7 +77,7 @@ pub(crate) struct Tree {
     seen: HashMap<NodeId, (NodeId, NameBuf)>,
     /// Number of openings of each node.
     pub open: HashMap<NodeId, u32>,
-    /// Number of changes so far, over all runs.
+    /// Number of the latest change, counted over all runs of the proxy.
     pub change: u64,
     /// Counter, incremented when earlier look-ups at the cache, or walks towards the root, may be invalid.
     pub epoch: u64,
@@ -94,8 +98,8 @@ pub(crate) struct Tree {
 
 impl Tree {
     /// Restores the differences from the journal.
-    pub(crate) fn kept(
-        kept: Kept,
+    pub(crate) fn restored(
+        saved: Kept,
         ids: Range<u64>,
         files: &Arc<DataFiles>,
         path: &std::path::Path,
@@ -107,22 +111,22 @@ impl Tree {
             made: HashMap::new(),
             seen: HashMap::new(),
             open: HashMap::new(),
-            change: kept.change,
+            change: saved.change,
             epoch: 0,
             dirty_bytes: 0,
             ids,
-            tag: kept.tag,
+            tag: saved.tag,
             files: files.clone(),
             dirty: HashSet::new(),
             touched_nodes: HashSet::new(),
             touched_names: HashSet::new(),
             batch: Batch::default(),
         };
-        for (id, row) in kept.nodes {
+        for (id, row) in saved.nodes {
             let (node, layers) = rows::decoded_node(&row).ok_or_else(|| damaged("nodes"))?;
             let layers = layers.iter().map(|(generation, below_len)| {
                 let mut extents = Extents::default();
-                let ranges = kept.extents.get(generation).into_iter().flatten();
+                let ranges = saved.extents.get(generation).into_iter().flatten();
                 ranges.for_each(|range| drop(extents.insert(range.clone())));
                 Layer { file: files.file(*generation), extents, below_len: *below_len, is_frozen: true }
             });
@@ -133,32 +137,29 @@ impl Tree {
             tree.made.extend(below.filter(|below| *below != id).map(|below| (below, id)));
             tree.nodes.insert(id, Node { layers, ..node });
         }
-        for (dir, name, row) in kept.names {
+        for (dir, name, row) in saved.names {
             let name = Name::new(&name).map_err(|_| damaged("names"))?.to_owned();
             let place = rows::decoded_place(&row).ok_or_else(|| damaged("names"))?;
             // An unfinished operation may have changed the nodes at the origin: their versions are unknown.
-            for target in [place.before, place.now].into_iter().flatten().filter(|_| place.is_in_doubt) {
+            for target in [place.at_origin, place.local].into_iter().flatten().filter(|_| place.is_in_doubt) {
                 tree.node_mut(target.node).into_iter().for_each(|node| node.version = None);
             }
             tree.names.entry(NodeId(dir)).or_default().insert(name, place);
         }
         // Forgets unnamed files that the previous run had open.
-        tree.bury_gone();
+        tree.forget_unused();
         Ok(tree)
     }
 
-    /// Logs the files with data that fail their checksums. Returns the number of blocks.
-    pub(crate) fn tell_torn(&self, torn: &HashMap<u64, Vec<Range<u64>>>) -> u64 {
+    /// Logs each block whose data fail their checksum, with its file. Returns the number of blocks.
+    pub(crate) fn log_damaged_blocks(&self, torn: &HashMap<u64, Vec<Range<u64>>>) -> u64 {
         let mut count = 0;
         for (id, node) in &self.nodes {
             for span in node.layers.iter().filter_map(|layer| torn.get(&layer.file.generation)).flatten() {
                 count += 1;
-                let mut places = self.names.values().flatten();
-                let place = places.find(|(_, place)| place.now.is_some_and(|now| now.node == *id));
-                let name = place.map(|(name, _)| String::from_utf8_lossy(name.as_name().as_bytes()));
                 tracing::error!(
                     node = id.0,
-                    name = name.as_deref().unwrap_or_default(),
+                    path = self.shown_path(*id),
                     ?span,
                     "data fail their checksum: kept as found on the disk"
                 );
@@ -168,15 +169,15 @@ impl Tree {
     }
 
     /// Returns the local number of a node of the cache.
-    pub(crate) fn own(&self, below: NodeId) -> NodeId {
+    pub(crate) fn local_id(&self, below: NodeId) -> NodeId {
         self.made.get(&below).copied().unwrap_or(below)
     }
 
-    /// Returns the cache's number of a node; `None` if the origin lacks the node.
+    /// Returns the cache's number of a node; `None` if the origin lacks the node, as then the cache does.
     pub(crate) fn below(&self, id: NodeId) -> Option<NodeId> {
         match self.nodes.get(&id) {
             Some(node) => node.below,
-            None if id.0 & MADE_HERE == 0 => Some(id),
+            None if id.0 & LOCAL_NODE_BIT == 0 => Some(id),
             None => None,
         }
     }
@@ -186,20 +187,20 @@ impl Tree {
     }
 
     /// Returns the nodes of the cache that a name refers to.
-    fn numbers_of(&self, dir: NodeId, place: &Place) -> impl Iterator<Item = NodeId> {
-        let targets = [place.before, place.now].map(|target| self.below(target?.node));
+    fn cache_ids_of(&self, dir: NodeId, place: &Place) -> impl Iterator<Item = NodeId> {
+        let targets = [place.at_origin, place.local].map(|target| self.below(target?.node));
         targets.into_iter().chain([self.below(dir)]).flatten()
     }
 
     /// Returns all nodes of the cache that differences refer to.
-    pub(crate) fn numbers(&self) -> HashSet<NodeId> {
+    pub(crate) fn cache_ids(&self) -> HashSet<NodeId> {
         let of_nodes = self.nodes.values().filter_map(|node| node.below);
         let places = self.names.iter().flat_map(|(dir, names)| names.values().map(|place| (*dir, place)));
-        of_nodes.chain(places.flat_map(|(dir, place)| self.numbers_of(dir, place))).collect()
+        of_nodes.chain(places.flat_map(|(dir, place)| self.cache_ids_of(dir, place))).collect()
     }
 
-    /// Returns a node that is about to be changed. `attr` are the cache's attributes, used unless the node
-    /// differs already.
+    /// Marks a node as changed and returns it, created from the cache's attributes `attr` if it has no entry.
+    /// A node without unsent changes adopts `attr`, and their version if another writer has changed it.
     pub(crate) fn touch(&mut self, id: NodeId, attr: &Attr) -> &mut Node {
         self.touched(id);
         let node = self.nodes.entry(id).or_insert_with(|| Node::below(id, *attr));
@@ -213,7 +214,8 @@ impl Tree {
         node
     }
 
-    /// Marks a node as changed, so that its row is written, and returns it, or `None` if it does not differ.
+    /// Marks a node as changed, so that its row is written, and returns it; `None` if it has no entry: the
+    /// row is then removed.
     pub(crate) fn node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
         self.touched(id);
         self.nodes.get_mut(&id)
@@ -230,15 +232,15 @@ impl Tree {
     }
 
     /// Forgets a node without a name that was never created at the origin, unless it is open or being sent.
-    pub(crate) fn bury(&mut self, id: NodeId) {
+    pub(crate) fn forget_if_unused(&mut self, id: NodeId) {
         if self.nodes.get(&id).is_some_and(|node| node.below.is_none()) {
-            self.bury_unless(id, |_| false);
+            self.forget_unless(id, |_| false);
         }
     }
 
     /// Forgets all nodes without a local name and without one at the origin, unless they are open or being
     /// sent.
-    pub(crate) fn bury_gone(&mut self) {
+    pub(crate) fn forget_unused(&mut self) {
         let gone: Vec<_> = self.dirty.iter().copied().filter(|id| self.is_unnamed(*id)).collect();
         let places = self.names.values().flat_map(BTreeMap::values);
         // A name in doubt may lead to one of these nodes.
@@ -246,13 +248,13 @@ impl Tree {
             return;
         }
         let named: HashSet<NodeId> =
-            places.filter_map(|place| place.before).map(|target| target.node).collect();
+            places.filter_map(|place| place.at_origin).map(|target| target.node).collect();
         for id in gone {
-            self.bury_unless(id, |id| named.contains(&id));
+            self.forget_unless(id, |id| named.contains(&id));
         }
     }
 
-    fn bury_unless(&mut self, id: NodeId, is_named_below: impl FnOnce(NodeId) -> bool) {
+    fn forget_unless(&mut self, id: NodeId, is_named_below: impl FnOnce(NodeId) -> bool) {
         let is_gone = self.nodes.get(&id).is_some_and(|node| node.attr.nlink == 0 && !node.is_sent);
         if !is_gone || self.open.contains_key(&id) || is_named_below(id) {
             return;
@@ -269,7 +271,7 @@ impl Tree {
         node.layers.into_iter().for_each(|layer| self.drop_layer(layer));
     }
 
-    /// Changes the local target of a name. `below` is its target at the cache, used if none is recorded.
+    /// Changes the local target of a name. `below` is its target at the origin, used if none is recorded.
     pub(crate) fn set_name(
         &mut self,
         dir: NodeId,
@@ -281,29 +283,30 @@ impl Tree {
         self.touched_names.insert((dir, name.clone()));
         let names = self.names.entry(dir).or_default();
         let place = names.entry(name.clone()).or_insert_with(|| Place {
-            before: below,
-            now: below,
+            at_origin: below,
+            local: below,
             user: user.clone(),
             is_in_doubt: false,
             settled: None,
         });
-        place.now = now;
+        place.local = now;
         place.user = user.clone();
         self.settle(dir, name);
     }
 
-    /// Records the target of a name at the origin.
+    /// Records the target of a name at the origin. A name without an entry is absent locally, like a hidden
+    /// name: it is to be removed at the origin, too.
     pub(crate) fn set_below(&mut self, dir: NodeId, name: &NameBuf, below: Option<Target>) {
         self.touched_names.insert((dir, name.clone()));
         let names = self.names.entry(dir).or_default();
         let place = names.entry(name.clone()).or_insert_with(|| Place {
-            before: None,
-            now: None,
+            at_origin: None,
+            local: None,
             user: Identity::ROOT,
             is_in_doubt: false,
             settled: None,
         });
-        place.before = below;
+        place.at_origin = below;
         self.settle(dir, name);
     }
 
@@ -323,12 +326,12 @@ impl Tree {
         }
     }
 
-    /// Returns `true` if a name differs at the origin: its target there is in doubt or differs, or the local
-    /// target does not exist there yet.
+    /// Returns `true` if a name's targets differ, the one at the origin is in doubt, or the local one does
+    /// not exist there yet.
     pub(crate) fn differs(&self, place: &Place) -> bool {
         place.is_in_doubt
-            || place.before != place.now
-            || place.now.is_some_and(|now| self.below(now.node).is_none())
+            || place.at_origin != place.local
+            || place.local.is_some_and(|now| self.below(now.node).is_none())
     }
 
     pub(crate) fn differences(&self) -> impl Iterator<Item = (NodeId, &NameBuf, &Place)> {
@@ -372,12 +375,15 @@ impl Tree {
     pub(crate) fn shown_path(&self, id: NodeId) -> String {
         let (mut at, mut parts) = (id, Vec::new());
         while at != NodeId::ROOT && parts.len() < SHOWN_DEPTH_MAX {
-            let Some((dir, name)) = self.seen_as(at).or_else(|| self.place_of(at)) else {
+            let Some((dir, name)) = self.last_name_of(at).or_else(|| self.place_of(at)) else {
                 parts.push(format!("(file {:x})", at.0));
                 break;
             };
             parts.push(name.as_name().to_string());
             at = dir;
+        }
+        if parts.len() == SHOWN_DEPTH_MAX && at != NodeId::ROOT {
+            parts.push("…".to_owned());
         }
         parts.reverse();
         parts.join("/")
@@ -386,7 +392,7 @@ impl Tree {
     /// Finds a changed name that leads to a node.
     pub(crate) fn place_of(&self, id: NodeId) -> Option<(NodeId, NameBuf)> {
         let mut places = self.names.iter().flat_map(|(dir, names)| names.iter().map(move |one| (*dir, one)));
-        let found = places.find(|(_, (_, place))| place.now.is_some_and(|now| now.node == id));
+        let found = places.find(|(_, (_, place))| place.local.is_some_and(|now| now.node == id));
         found.map(|(dir, (name, _))| (dir, name.clone()))
     }
 
@@ -422,7 +428,7 @@ impl Tree {
     }
 
     /// Records data written to a file of the local disk; `journaled` go to the journal, too.
-    pub(crate) fn wrote(
+    pub(crate) fn record_write(
         &mut self,
         file: &Arc<DataFile>,
         (blocks, delta): (Blocks, Delta),
@@ -447,6 +453,7 @@ impl Tree {
         if size == before {
             return;
         }
+        // The caller has the node's entry, and `Shared::change` reserves numbers for each change.
         let Some(top) = self.top_layer(id) else { return };
         top.below_len = top.below_len.min(size);
         let (generation, delta) = (top.file.generation, top.extents.truncate(size));
@@ -461,7 +468,7 @@ impl Tree {
     /// Drops a layer whose data are at the origin, or obsolete.
     pub(crate) fn drop_layer(&mut self, layer: Layer) {
         self.dirty_bytes = self.dirty_bytes.saturating_sub(layer.extents.bytes());
-        layer.file.doom();
+        layer.file.mark_for_removal();
         self.batch.gone.push(layer.file);
     }
 
@@ -481,20 +488,20 @@ impl Tree {
     }
 
     /// Returns `true` if any of the selected files has data to send.
-    pub(crate) fn brings_data(&self, is_one: impl Fn(NodeId) -> bool) -> bool {
-        let brings = |id: &NodeId| self.nodes.get(id).is_some_and(|node| !node.layers.is_empty());
-        self.dirty.iter().any(|id| brings(id) && !self.is_unnamed(*id) && is_one(*id))
+    pub(crate) fn has_unsent_data(&self, is_selected: impl Fn(NodeId) -> bool) -> bool {
+        let has_data = |id: &NodeId| self.nodes.get(id).is_some_and(|node| !node.layers.is_empty());
+        self.dirty.iter().any(|id| has_data(id) && !self.is_unnamed(*id) && is_selected(*id))
     }
 
     /// Records the name by which a file was found.
-    pub(crate) fn saw(&mut self, id: NodeId, dir: NodeId, name: &NameBuf) {
+    pub(crate) fn record_lookup_name(&mut self, id: NodeId, dir: NodeId, name: &NameBuf) {
         if self.seen.len() >= SEEN_MAX {
             self.seen.clear();
         }
         self.seen.insert(id, (dir, name.clone()));
     }
 
-    pub(crate) fn seen_as(&self, id: NodeId) -> Option<(NodeId, NameBuf)> {
+    pub(crate) fn last_name_of(&self, id: NodeId) -> Option<(NodeId, NameBuf)> {
         self.seen.get(&id).cloned()
     }
 
@@ -518,7 +525,7 @@ impl Tree {
         for (dir, name) in std::mem::take(&mut self.touched_names) {
             let place = self.names.get(&dir).and_then(|names| names.get(&name));
             let place = place.filter(|place| self.differs(place));
-            batch.numbers.extend(place.into_iter().flat_map(|place| self.numbers_of(dir, place)));
+            batch.numbers.extend(place.into_iter().flat_map(|place| self.cache_ids_of(dir, place)));
             batch.names.insert((dir.0, name.as_name().as_bytes().to_vec()), place.map(rows::encoded_place));
         }
         batch.change = self.change;
@@ -535,7 +542,7 @@ pub(crate) fn is_hidden(name: &NameBuf) -> bool {
     name.as_name().as_bytes().starts_with(HIDDEN)
 }
 
-/// Returns the hidden name at the origin, by the journal with this tag, of a node without another name there.
+/// Returns the hidden name at the origin of a node without another name there. `tag` is the journal's.
 pub(crate) fn hidden_name(tag: u64, id: NodeId) -> Option<NameBuf> {
     let name = [HIDDEN, format!("{tag:08x}-{:x}", id.0).as_bytes()].concat();
     Some(Name::new(&name).ok()?.to_owned())

@@ -3,8 +3,9 @@ use crate::link::Epoch;
 /// The stamp of a slot, in the low half of its first word, for one lap of one epoch: the epoch's low 16 bits
 /// above those of the lap.
 ///
-/// Laps count from 1, so an empty slot of a fresh link, all zeroes, never matches. A slot of another epoch
-/// does not match unless the low 16 bits of both epochs are equal. An unread slot is at most one lap old, so
+/// A lap is one pass over all slots. Laps count from 1, so an empty slot of a fresh link, all zeroes, never
+/// matches. A slot of another epoch does not match unless the low 16 bits of both epochs are equal; the rings
+/// are cleared before a link begins, so that no such slot remains. An unread slot is at most one lap old, so
 /// its stamp differs although the lap wraps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SlotStamp(pub(super) u32);
@@ -42,11 +43,12 @@ impl SlotStamp {
 pub(super) struct Cursor {
     pub(super) slot: usize,
     pub(super) stamp: SlotStamp,
-    /// `true` until the position wraps for the first time.
+    /// `true` until the position wraps for the first time: empty slots are then zero, not of an earlier lap.
     pub(super) first_lap: bool,
 }
 
 impl Cursor {
+    /// Returns the position at the begin of an epoch.
     pub(super) fn first(epoch: Epoch) -> Cursor {
         Cursor { slot: 0, stamp: SlotStamp::first(epoch), first_lap: true }
     }

@@ -195,7 +195,7 @@ impl Parts {
     /// Returns `true` if the VMM has ended because its guest was reset.
     fn was_reset(&mut self) -> bool {
         let has_ended = self.vmm.wait().is_ok_and(|status| status.success());
-        let why = self.events.take().map_or(End::Unsaid, Events::ended);
+        let why = self.events.take().map_or(End::Unknown, Events::ended);
         tracing::info!(%why, "the VMM has ended");
         has_ended && why == End::Reset
     }

@@ -430,7 +430,7 @@ impl Connection {
     fn begin_tls(&mut self, context: &mut ThreadContext, record: &Source) -> bool {
         let begun = self.accept_probe(context, record);
         if let Err(why) = &begun {
-            security::refused(&context.common, &self.shared.peer, why);
+            security::log_insecure(&context.common, &self.shared.peer, why);
         }
         begun.is_ok()
     }
@@ -470,7 +470,7 @@ impl Connection {
         match session.handshake(shared.stream()) {
             Ok(()) => {
                 self.security = Security::Secured;
-                security::secured(&shared.peer, session);
+                security::record_certificate(&shared.peer, session);
                 None
             }
             Err(Errno::AGAIN) => {
@@ -479,8 +479,8 @@ impl Connection {
             }
             Err(error) => {
                 match session.fault() {
-                    Some(fault) => security::refused(&context.common, &shared.peer, &fault),
-                    None => security::refused(&context.common, &shared.peer, &error),
+                    Some(fault) => security::log_insecure(&context.common, &shared.peer, &fault),
+                    None => security::log_insecure(&context.common, &shared.peer, &error),
                 }
                 // An alert with the reason, if TLS has one, is already sent, unless the socket is full.
                 Some(TurnEnd::Seal)

@@ -11,7 +11,8 @@ use tombolo_mem::Source;
 use tombolo_wire_rpc::{AuthStat, CallFault, CallHeader, Probe, Rejected, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Encoder};
 
-/// Length of the examined prefix of a first call, in bytes.
+/// Length of the examined prefix of a first call, in bytes: more than the longest call header (RFC 5531 §9),
+/// whose credential and verifier have at most 400 bytes each.
 const HEAD_BYTES: usize = 1 << 10;
 
 /// TLS state of a connection.
@@ -41,7 +42,7 @@ pub(super) enum FirstCall {
     /// Any other call, with its refusal.
     Refused(ReplyHeader<'static>),
     /// The bytes are not a call.
-    None,
+    NotACall,
 }
 
 impl FirstCall {
@@ -53,12 +54,13 @@ impl FirstCall {
         let refusal = match CallHeader::receive(&mut Decoder::new(&head)) {
             // RFC 5531 §9: the client must use stronger authentication.
             Ok(call) => Some(ReplyHeader::reject(call.xid, Rejected::Auth(AuthStat::TooWeak))),
+            // A flavor that this server does not know, such as RPCSEC_GSS: TLS is the remedy, too.
             Err(CallFault::Refused { xid, why: Rejected::Auth(AuthStat::RejectedCred) }) => {
                 Some(ReplyHeader::reject(xid, Rejected::Auth(AuthStat::TooWeak)))
             }
             Err(fault) => fault.reply(),
         };
-        refusal.map_or(Self::None, Self::Refused)
+        refusal.map_or(Self::NotACall, Self::Refused)
     }
 
     /// Encodes the reply to the first call. Returns `Silent` if it gets none.
@@ -67,26 +69,28 @@ impl FirstCall {
         match self {
             Self::Probe(probe) => reply.value(&probe.accept()),
             Self::Refused(refusal) => reply.value(refusal),
-            Self::None => return Outcome::Silent,
+            Self::NotACall => return Outcome::Silent,
         };
         Outcome::Reply
     }
 }
 
-/// Returns `true` if a message is a probe for TLS.
+/// Returns `true` if a message is a probe for TLS. Cheaper than [`FirstCall::of`]: others are
+/// recognized by their length.
 pub(super) fn is_probe(record: &Source) -> bool {
     record.len() == Probe::BYTES && Probe::receive(&record.to_vec(Probe::BYTES)).is_some()
 }
 
-/// Records the certificate of a peer whose handshake is complete.
-pub(super) fn secured(peer: &Peer, session: &Session) {
+/// Records and logs the certificate of a peer whose handshake is complete.
+pub(super) fn record_certificate(peer: &Peer, session: &Session) {
     let Some(certificate) = session.peer() else { return };
     tracing::info!(?peer, %certificate, "TLS session");
     let _ = peer.certificate.set(Box::new(certificate));
 }
 
-/// Counts and logs a connection closed for lack of TLS.
-pub(super) fn refused(common: &Common, peer: &Peer, why: &dyn Display) {
+/// Counts and logs a connection that is closed because TLS was required and not established; `why` is the
+/// reason.
+pub(super) fn log_insecure(common: &Common, peer: &Peer, why: &dyn Display) {
     common.counters.closed_insecure.increment();
     if let Some(suppressed) = common.lines.insecure.allow() {
         tracing::warn!(?peer, suppressed, "closing connection: {why}");

@@ -295,7 +295,7 @@ fn a_vmm_is_started_without_huge_pages() {
     let (child, events) = process::spawn(command).expect("perl");
     let said = child.wait_with_output().expect("its end");
     assert_eq!(String::from_utf8_lossy(&said.stdout), "0 -1 22");
-    assert_eq!(events.ended(), End::Unsaid);
+    assert_eq!(events.ended(), End::Unknown);
 }
 
 #[test]
@@ -306,8 +306,8 @@ fn vmm_end_reason_is_reported() {
         (event("guest-reset"), End::Reset),
         (event("guest-shutdown"), End::Other("guest-shutdown".into())),
         (r#"{"event": "SHUTDOWN"}"#.into(), End::Other("without a reason".into())),
-        (r#"{"event": "STOP"}"#.into(), End::Unsaid),
-        ("{]".into(), End::Unsaid),
+        (r#"{"event": "STOP"}"#.into(), End::Unknown),
+        ("{]".into(), End::Unknown),
     ] {
         // Waits for a command, as QEMU does.
         let text =

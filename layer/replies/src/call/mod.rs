@@ -1,4 +1,5 @@
-//! The operations performed exactly once: arguments, execution, and the reply to duplicates.
+//! Operations whose duplicates are answered without repeating their effect: arguments, execution, and the
+//! reply to duplicates. Across a restart this holds for those with an [`ExpectedEffect`] only.
 //!
 //! The reply to a duplicate reflects the current state: the node is resolved anew, which counts a look-up as
 //! the first reply did, and attributes are current. The attributes before a change are not known any more.
@@ -36,6 +37,7 @@ pub(super) trait Call: Send + Sized + 'static {
         false
     }
 
+    /// Performs the operation.
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Self::Reply>;
 
     /// Answers a duplicate whose original ended with `outcome`, which is never a failure.
@@ -48,11 +50,12 @@ pub(super) trait Call: Send + Sized + 'static {
 
 /// A reply of an operation, from which the outcome to keep follows.
 pub(super) trait Reply: Send + 'static {
+    /// Returns the entry that the reply counts as a look-up.
     fn entry(&self) -> Option<&Entry> {
         None
     }
 
-    /// Returns the outcome to keep for a reply without a node.
+    /// Returns the outcome to keep. Called only if there is no [`entry`](Self::entry).
     fn outcome(&self) -> Outcome {
         Outcome::Done
     }

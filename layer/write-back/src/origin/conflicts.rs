@@ -16,7 +16,7 @@ use crate::below::list;
 use crate::data_file::DataFile;
 use crate::extents::Extents;
 use crate::sums::Blocks;
-use crate::tree::{Layer, MADE_HERE, Node, Piece, Set, Target, Tree, is_hidden};
+use crate::tree::{LOCAL_NODE_BIT, Layer, Node, Piece, Set, Target, Tree, is_hidden};
 
 impl Round {
     /// Copies the local version of a file to a new local file with a conflict name, with the origin's data in
@@ -34,18 +34,18 @@ impl Round {
         let needs_theirs =
             theirs.is_some() && chosen.pieces().iter().any(|piece| matches!(piece, Piece::Below(_)));
         let theirs_opened = if needs_theirs { self.open_to_read(chosen).await } else { Ok(None) };
-        let opened = theirs_opened.inspect_err(|_| file.doom())?;
+        let opened = theirs_opened.inspect_err(|_| file.mark_for_removal())?;
         let copied = self.copy_ours(chosen, opened.as_ref(), &file).await;
         if let Some((open, cx)) = opened {
             self.release(&cx, open);
         }
         if let Err(error) = copied {
-            file.doom();
+            file.mark_for_removal();
             return Err(error);
         }
         let set_aside =
             |tree: &mut Tree| set_aside(tree, chosen, theirs, &file, (dir, &name)).ok_or(Error::NoSpace);
-        let ((), ticket) = self.shared.change(set_aside).inspect_err(|_| file.doom())?;
+        let ((), ticket) = self.shared.change(set_aside).inspect_err(|_| file.mark_for_removal())?;
         self.shared.control.tell(|state| state.conflicts += 1);
         self.put_off([chosen.id]);
         self.shared.journal.stable(ticket).await
@@ -54,14 +54,14 @@ impl Round {
     /// Returns the directory in which a file was last found. For a file found by its handle alone, only the
     /// cache knows the directory.
     pub(super) async fn directory_of(&self, id: NodeId) -> Option<NodeId> {
-        if let Some((dir, _)) = self.shared.tree().seen_as(id) {
+        if let Some((dir, _)) = self.shared.tree().last_name_of(id) {
             return Some(dir);
         }
         let (below, cx) = (self.below(id).ok()?, self.cx(Identity::ROOT));
         let handles = self.shared.below.persistent_handles()?;
         let dir = handles.parent(&cx, below).resolve().await.ok()?.node;
         self.shared.below.forget(&cx, &[(dir, 1)]);
-        Some(self.shared.tree().own(dir))
+        Some(self.shared.tree().local_id(dir))
     }
 
     /// Returns a directory and a name for a file: a changed local name that it has, else the name by which it
@@ -70,7 +70,7 @@ impl Round {
     async fn name_of(&self, id: NodeId, met_in: Option<NodeId>) -> Result<Key> {
         let known = {
             let tree = self.shared.tree();
-            tree.place_of(id).or_else(|| tree.seen_as(id))
+            tree.place_of(id).or_else(|| tree.last_name_of(id))
         };
         if let Some(known) = known {
             return Ok(known);
@@ -234,10 +234,10 @@ fn set_aside(
     let (mut old, number) = (tree.nodes.get(&chosen.id).cloned()?, tree.ids.next()?);
     let name = conflict_name(tree, name)?;
     tracing::warn!(directory = dir.0, name = %name.as_name(), "another client has changed this file at the origin: both versions are kept");
-    let id = NodeId(MADE_HERE | number);
+    let id = NodeId(LOCAL_NODE_BIT | number);
     let mut extents = Extents::default();
     let delta = extents.insert(0..chosen.attr.size);
-    tree.wrote(base, (Blocks::of(base, &extents, &(0..chosen.attr.size)), delta), None);
+    tree.record_write(base, (Blocks::of(base, &extents, &(0..chosen.attr.size)), delta), None);
     let mut layers = vec![Layer { file: base.clone(), extents, below_len: 0, is_frozen: true }];
     // Data written since the plan was made go to the new file.
     let sent = old.take_sent(chosen.layers.len());

@@ -56,7 +56,7 @@ impl Round {
         let refused = Arc::new(Mutex::new(HashSet::new()));
         let ours: HashSet<NodeId> = {
             let tree = self.shared.tree();
-            let places = tree.differences().flat_map(|(_, _, place)| [place.before, place.now]);
+            let places = tree.differences().flat_map(|(_, _, place)| [place.at_origin, place.local]);
             places.flatten().map(|target| target.node).collect()
         };
         for key in keys {
@@ -99,7 +99,7 @@ impl Round {
         let (place, was_there) = {
             let tree = self.shared.tree();
             let place = tree.place(key.0, &key.1).cloned();
-            let before = place.as_ref().and_then(|place| place.before);
+            let before = place.as_ref().and_then(|place| place.at_origin);
             // A recorded target may be absent still: that of a new node is recorded before it is created.
             (place, before.is_some_and(|before| tree.below(before.node).is_some()))
         };
@@ -122,7 +122,7 @@ impl Round {
 }
 
 fn target(tree: &Tree, entry: &Entry) -> Target {
-    Target { node: tree.own(entry.node), file_type: entry.attr.file_type }
+    Target { node: tree.local_id(entry.node), file_type: entry.attr.file_type }
 }
 
 /// Records the target of a name at the origin. `ours` are nodes whose names differ. With `is_begun`, the name
@@ -140,13 +140,13 @@ fn take_in(
         tree.set_doubt(dir, name, false);
     }
     let Some(found) = found else {
-        if place.before.is_none() {
+        if place.at_origin.is_none() {
             return Looked::Same;
         }
         tree.set_below(dir, name, None);
         return Looked::Moved;
     };
-    match place.before {
+    match place.at_origin {
         Some(before) if before.node == found.node => Looked::Same,
         // The journal says that the node would be created under this name.
         Some(before) if tree.below(before.node).is_none() && before.file_type == found.file_type => {
@@ -176,7 +176,7 @@ fn keep_both(tree: &mut Tree, key: &Key, theirs: Target) {
     let (dir, name) = (key.0, &key.1);
     let Some(place) = tree.place(dir, name).cloned() else { return };
     tracing::warn!(name = %name.as_name(), directory = dir.0, "another client has changed this name at the origin: both files are kept");
-    if let Some(ours) = place.now
+    if let Some(ours) = place.local
         && let Some(other) = conflict_name(tree, name)
     {
         tree.set_name(dir, &other, None, Some(ours), &place.user);

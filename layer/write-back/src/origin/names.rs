@@ -124,7 +124,7 @@ impl Round {
         let old: Vec<Key> = self.plan.names.keys().filter(|key| is_old(key)).cloned().collect();
         let before: HashMap<Key, NodeId> = {
             let tree = self.shared.tree();
-            let before = |key: &Key| Some((key.clone(), tree.place(key.0, &key.1)?.before?.node));
+            let before = |key: &Key| Some((key.clone(), tree.place(key.0, &key.1)?.at_origin?.node));
             old.iter().filter_map(before).collect()
         };
         let (mut unknown, refused) = self.look_at(old);
@@ -170,7 +170,7 @@ impl Round {
     fn has_own_names(&self, dir: NodeId) -> bool {
         let tree = self.shared.tree();
         let mut places = tree.names.get(&dir).into_iter().flatten();
-        places.any(|(_, place)| place.before.is_some())
+        places.any(|(_, place)| place.at_origin.is_some())
             || self.found().in_doubt.iter().any(|key| key.0 == dir)
     }
 
@@ -242,7 +242,7 @@ impl Round {
 impl<'a> Names<'a> {
     fn new(round: &'a Arc<Round>, unknown: &HashSet<Key>) -> Self {
         let tree = round.shared.tree();
-        let holder = |key: &Key| tree.place(key.0, &key.1).and_then(|place| place.before);
+        let holder = |key: &Key| tree.place(key.0, &key.1).and_then(|place| place.at_origin);
         let known = round.plan.names.keys().filter(|key| !unknown.contains(key));
         let holders: BTreeMap<_, _> = known.map(|key| (key.clone(), holder(key))).collect();
         drop(tree);

@@ -61,14 +61,14 @@ impl Plan {
         let is_new = |tree: &Tree, id| tree.below(id).is_none();
         for (dir, name, place) in tree.differences() {
             let key = (dir, name.clone());
-            let wanted = Wanted { target: place.now, user: place.user.clone() };
-            match place.before {
+            let wanted = Wanted { target: place.local, user: place.user.clone() };
+            match place.at_origin {
                 // The directory was found missing at the origin, so this name does not exist there.
                 Some(_) if is_new(tree, dir) => lacking.push(key.clone()),
                 Some(before) => drop(homes.entry(before.node).or_insert_with(|| key.clone())),
                 None => {}
             }
-            if let Some(now) = place.now {
+            if let Some(now) = place.local {
                 places.entry(now.node).or_insert_with(|| key.clone());
             }
             plan.names.insert(key, wanted);

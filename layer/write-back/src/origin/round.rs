@@ -140,7 +140,7 @@ impl Round {
         let choose = |tree: &mut Tree| Plan::choose(tree, how.tries_refused);
         let (plan, ticket) = shared.gate.closed(|| shared.note(choose));
         if plan.is_empty() {
-            shared.note(|tree| tree.bury_gone());
+            shared.note(|tree| tree.forget_unused());
             return Outcome::Done(plan.change);
         }
         let round = Self::new(shared, interrupt, plan);
@@ -394,7 +394,7 @@ impl Round {
             for key in self.plan.names.keys().filter(|key| !found.in_doubt.contains(key)) {
                 tree.set_doubt(key.0, &key.1, false);
             }
-            tree.bury_gone();
+            tree.forget_unused();
             tree.epoch += 1;
             tree.forget_settled();
             if found.failure(self.plan.change).is_none() && !found.has_conflicts {

@@ -25,7 +25,7 @@ impl Seen {
     /// it.
     pub(super) fn holds(&self, tree: &Tree) -> bool {
         tree.epoch == self.epoch
-            && tree.place(self.dir, &self.name).map(|place| place.now) == self.here
+            && tree.place(self.dir, &self.name).map(|place| place.local) == self.here
             && tree.nodes.get(&self.dir).is_none_or(|dir| dir.attr.nlink > 0)
     }
 
@@ -55,7 +55,7 @@ impl View {
 
     /// Converts the entry of a look-up at the cache to the local target and its attributes as shown locally.
     fn met(&self, tree: &Tree, entry: &Entry) -> (Target, Attr) {
-        let id = tree.own(entry.node);
+        let id = tree.local_id(entry.node);
         let attr = match tree.nodes.get(&id) {
             Some(node) if node.is_dirty() => node.attr,
             node => shown(id, entry.attr, node.and_then(|node| node.version.map(|kept| (kept, node.attr)))),
@@ -78,7 +78,7 @@ impl View {
         loop {
             let (epoch, here, below, is_ours) = {
                 let tree = self.shared().tree();
-                let here = tree.place(dir, name).map(|place| place.now);
+                let here = tree.place(dir, name).map(|place| place.local);
                 let is_ours = tree.nodes.get(&dir).is_some_and(|dir| dir.is_dirty());
                 (tree.epoch, here, tree.below(dir), is_ours)
             };
@@ -120,7 +120,7 @@ impl View {
         self.directory(parent).await?;
         let seen = self.find(parent, &name).await?;
         if let Some((target, _)) = seen.found.filter(|(target, _)| target.file_type == FileType::Regular) {
-            self.shared().tree().saw(target.node, parent, &name);
+            self.shared().tree().record_lookup_name(target.node, parent, &name);
         }
         seen.found.map(|(target, attr)| Entry { node: target.node, attr }).ok_or(Error::NotFound)
     }
@@ -178,7 +178,7 @@ impl View {
                 let cx: Ctx = below_cx(&self.cx, Identity::ROOT);
                 let above = handles.parent(&cx, below.ok_or(Error::Stale)?).resolve().await?;
                 fs.forget(&cx, &[(above.node, 1)]);
-                Ok(self.shared().tree().own(above.node))
+                Ok(self.shared().tree().local_id(above.node))
             }
         }
     }

@@ -5,7 +5,7 @@ use tombolo_core::{Answer, Ctx, Error, Result};
 
 use super::View;
 use super::file_system::WriteBackFileSystem;
-use crate::tree::MADE_HERE;
+use crate::tree::LOCAL_NODE_BIT;
 
 /// Type number of the handles: that of the cache's handles, which begin with a node number, too.
 const KIND: i32 = 1 << 12;
@@ -19,7 +19,7 @@ impl PersistentHandles for WriteBackFileSystem {
     /// Returns the cache's handle for a node not created locally, as it may contain more than the number.
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
         let shared = &self.session().shared;
-        match shared.below.persistent_handles().filter(|_| node.0 & MADE_HERE == 0) {
+        match shared.below.persistent_handles().filter(|_| node.0 & LOCAL_NODE_BIT == 0) {
             Some(below) => below.handle_of(&self.view(cx).below_cx(), node),
             None => Answer::ok(PersistentHandle { kind: KIND, bytes: node.0.to_le_bytes()[..].into() }),
         }
@@ -52,7 +52,7 @@ impl PersistentHandles for WriteBackFileSystem {
 
 impl View {
     async fn node_by_number(self, id: NodeId) -> Result<Entry> {
-        let is_known = id.0 & MADE_HERE != 0 || self.shared().tree().nodes.contains_key(&id);
+        let is_known = id.0 & LOCAL_NODE_BIT != 0 || self.shared().tree().nodes.contains_key(&id);
         if is_known {
             return Ok(Entry { node: id, attr: self.attr(id).await? });
         }
@@ -81,7 +81,7 @@ impl View {
         fs.forget(&self.below_cx(), &[(entry.node, 1)]);
         // If the numbers differ, `id` is the cache's number of a locally created node, which clients know by
         // its local number only.
-        if self.shared().tree().own(id) != id {
+        if self.shared().tree().local_id(id) != id {
             return Err(Error::Stale);
         }
         Ok(Entry { node: id, attr: self.attr(id).await? })

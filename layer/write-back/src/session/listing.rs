@@ -17,7 +17,7 @@ impl View {
         let below = {
             let tree = self.shared().tree();
             let mut here = tree.names.get(&dir).into_iter().flatten();
-            if here.any(|(_, place)| place.now.is_some()) {
+            if here.any(|(_, place)| place.local.is_some()) {
                 return Err(Error::NotEmpty);
             }
             tree.below(dir)
@@ -76,13 +76,13 @@ impl View {
                 let mut entry = None;
                 if let Some(found) = listed.entry {
                     fs.forget(&cx, &[(found.node, 1)]);
-                    let id = self.shared().tree().own(found.node);
+                    let id = self.shared().tree().local_id(found.node);
                     entry = Some(Entry { node: id, attr: self.attr(id).await? });
                 }
                 let fileid = match listed.name {
                     b"." => opening.node.0,
                     b".." => self.parent_of(opening.node).await?.0,
-                    _ => self.shared().tree().own(NodeId(listed.fileid)).0,
+                    _ => self.shared().tree().local_id(NodeId(listed.fileid)).0,
                 };
                 if !page.push(DirEntry { fileid, entry: entry.as_ref(), ..listed }) {
                     return Ok(true);
@@ -102,7 +102,7 @@ impl View {
         let mut changed: Vec<(u64, NameBuf, Target)> = {
             let tree = self.shared().tree();
             let names = tree.names.get(&dir).into_iter().flatten();
-            let shown = names.filter_map(|(name, place)| Some((place_of(name), name.clone(), place.now?)));
+            let shown = names.filter_map(|(name, place)| Some((place_of(name), name.clone(), place.local?)));
             shown.filter(|(place, ..)| *place > after).collect()
         };
         changed.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));

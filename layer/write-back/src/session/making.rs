@@ -8,7 +8,7 @@ use tombolo_core::{Error, Identity, Result};
 
 use super::View;
 use crate::journal::Ticket;
-use crate::tree::{MADE_HERE, Node, Set, Target, Tree, is_hidden, now};
+use crate::tree::{LOCAL_NODE_BIT, Node, Set, Target, Tree, is_hidden, now};
 
 /// Maximum length of a symbolic link's target (POSIX `PATH_MAX` without the terminator).
 const LINK_BYTES_MAX: usize = 4095;
@@ -118,7 +118,7 @@ impl View {
                 if !seen.holds(tree) {
                     return Ok(None);
                 }
-                let id = NodeId(MADE_HERE | tree.ids.next().ok_or(Error::NoSpace)?);
+                let id = NodeId(LOCAL_NODE_BIT | tree.ids.next().ok_or(Error::NoSpace)?);
                 let (before, after) = touch_dir(tree, parent, &dir, is_directory.into(), user);
                 let node = new.node(id, (parent, &after), user);
                 let attr = node.attr;
@@ -193,7 +193,7 @@ impl View {
         }
         let new = New::of(FileType::Regular, how.mode);
         let ((node, attr), _) = self.shared().change(|tree| {
-            let id = NodeId(MADE_HERE | tree.ids.next().ok_or(Error::NoSpace)?);
+            let id = NodeId(LOCAL_NODE_BIT | tree.ids.next().ok_or(Error::NoSpace)?);
             let mut node = new.node(id, (parent, &dir), &self.cx.identity);
             node.attr.nlink = 0;
             node.is_linkable = how.exclusive == Exclusive::No;

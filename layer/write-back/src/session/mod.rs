@@ -113,7 +113,7 @@ impl Drop for Opening {
             left == Some(0) && tree.is_unnamed(self.node)
         };
         if is_gone {
-            self.shared.note(|tree| tree.bury(self.node));
+            self.shared.note(|tree| tree.forget_if_unused(self.node));
             self.shared.control.made_dirty();
         }
     }

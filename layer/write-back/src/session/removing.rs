@@ -217,7 +217,7 @@ fn drop_name(tree: &mut Tree, target: Target, attr: &Attr) {
         }
         false => node.touch_names(-1),
     }
-    tree.bury(target.node);
+    tree.forget_if_unused(target.node);
 }
 
 /// Returns `true` if nothing was created here in a directory since it was found empty, or if the target is no
@@ -225,5 +225,5 @@ fn drop_name(tree: &mut Tree, target: Target, attr: &Attr) {
 /// back (`origin::conflicts`).
 fn is_still_empty(tree: &Tree, target: Target) -> bool {
     target.file_type != FileType::Directory
-        || !tree.names.get(&target.node).into_iter().flatten().any(|(_, place)| place.now.is_some())
+        || !tree.names.get(&target.node).into_iter().flatten().any(|(_, place)| place.local.is_some())
 }

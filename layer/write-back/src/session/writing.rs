@@ -72,7 +72,7 @@ impl View {
                 let delta = top.extents.insert(offset..end);
                 let blocks = Blocks::of(&data, &top.extents, &(offset..end));
                 let added = delta.added.max(0).cast_unsigned();
-                tree.wrote(&data, (blocks, delta), journaled);
+                tree.record_write(&data, (blocks, delta), journaled);
                 let node = tree.touch(id, &attr);
                 node.attr.size = node.attr.size.max(end);
                 node.attr.blocks += added.div_ceil(512);

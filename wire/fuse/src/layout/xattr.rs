@@ -8,9 +8,9 @@ wire_struct! {
     pub struct SetxattrIn: 16 {
         /// Length of the value in bytes.
         pub size: u32,
-        /// `XATTR_CREATE`, `XATTR_REPLACE`.
+        /// `XATTR_CREATE`, `XATTR_REPLACE` or 0.
         pub flags: u32,
-        /// [`SETXATTR_ACL_KILL_SGID`].
+        /// [`SETXATTR_ACL_KILL_SGID`] or 0.
         pub setxattr_flags: u32,
         pub padding: u32,
     }
