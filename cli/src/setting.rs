@@ -57,10 +57,10 @@ impl Setting<'_> {
         number.ok_or_else(|| self.wrong(format_args!("{what} from {} to {}", range.start(), range.end())))
     }
 
-    /// Parses a number of bytes: `N`, or `NK`, `NM`, `NG` for powers of 1024; `None` for other values.
+    /// Parses a number of bytes: `N`, or `NK`, `NM`, `NG`, `NT` for powers of 1024; `None` for other values.
     pub fn bytes(&self) -> Option<u64> {
         let value = self.value?;
-        let (digits, shift) = [(['k', 'K'], 10), (['m', 'M'], 20), (['g', 'G'], 30)]
+        let (digits, shift) = [(['k', 'K'], 10), (['m', 'M'], 20), (['g', 'G'], 30), (['t', 'T'], 40)]
             .into_iter()
             .find_map(|(suffix, shift)| Some((value.strip_suffix(suffix)?, shift)))
             .unwrap_or((value, 0));
@@ -106,6 +106,7 @@ mod tests {
         }
         let bytes = |text: &str| Setting::from(text).bytes();
         assert_eq!((bytes("s=4096"), bytes("s=1k"), bytes("s=2G")), (Some(4096), Some(1024), Some(2 << 30)));
+        assert_eq!(bytes("s=3t"), Some(3 << 40));
         assert_eq!(
             (bytes("s=M"), bytes("s=4ö"), bytes("s=99999999999999999999G"), bytes("s")),
             (None, None, None, None)

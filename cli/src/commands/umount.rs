@@ -14,9 +14,9 @@ use crate::service::status::{self, Status};
 
 /// Unmount a mount of `tombolo mount`.
 ///
-/// Returns once the server has ended, so that the directory behind it is no longer in use, unless its control
-/// socket was named with --control. Fails, unmounted, if the server takes more than ten seconds. umount(8)
-/// works too, but does not wait.
+/// Returns when the server has ended, so that the directory behind it is no longer in use. If the mount was
+/// made with --control, does not wait. If the server takes more than ten seconds, exits with 1; the mount is
+/// gone all the same. umount(8) works too, but does not wait.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UmountArgs {

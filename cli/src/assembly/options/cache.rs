@@ -34,8 +34,8 @@ pub struct CacheOptions {
     /// digest are read from the origin. A proxy with this option lends only data in its own cache.
     #[arg(long, value_name = "URL", help_heading = CACHE)]
     pub data_from: Option<NfsUrl>,
-    /// Maximum size of this tree's cached data and their index (by default 8G); data not used recently are
-    /// evicted.
+    /// Maximum size of this tree's cached data and their index in bytes; K, M, G and T are powers of 1024 (by
+    /// default 8G). Data not used recently are evicted.
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub cache_size: Option<Size>,
     /// Unit of fetching and checking, a power of two from 4K to 1M (by default 64K). Cached data keep theirs.
@@ -45,8 +45,8 @@ pub struct CacheOptions {
     /// --read-only, which overrides the other modes.
     #[arg(long, value_name = "MODE", help_heading = CACHE)]
     pub mode: Option<CacheMode>,
-    /// Maximum amount of this tree's unsent changes with --mode write-back, besides --cache-size (by default
-    /// 4G); writers block at the limit.
+    /// Maximum amount of this tree's unsent changes with --mode write-back, besides --cache-size, in bytes; K,
+    /// M, G and T are powers of 1024 (by default 4G). Writers block at the limit.
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub write_back_limit: Option<Size>,
     /// How stale cached data may be (by default close-to-open): immutable, exclusive, close-to-open, lease or
@@ -58,7 +58,8 @@ pub struct CacheOptions {
     /// so sees the changes of all clients that closed it before; a look-up without an open may be as old as
     /// --attr-refresh. lease: nothing is revalidated while the origin, which must be a directory served by
     /// tombolo, promises to notify this proxy before another client changes anything; otherwise like
-    /// close-to-open. refresh: everything may be SECONDS old.
+    /// close-to-open. By default a server makes such promises only to its own host and to clients with
+    /// certificates: see `tombolo serve --leases`. refresh: everything may be SECONDS old.
     #[arg(long, value_name = "CONTRACT", help_heading = CACHE)]
     pub contract: Option<ContractArg>,
     /// Take over the tree's lease from another proxy, with --contract exclusive over NFS.

@@ -82,7 +82,7 @@ pub struct DiskOptions {
     #[arg(long, value_name = "MODE")]
     #[serde(default, deserialize_with = "one")]
     pub socket_mode: Option<SocketMode>,
-    /// Number of queues available to a guest; best is one per virtual CPU.
+    /// Number of queues available to a guest, from 1 to 64; best is one per virtual CPU.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = queues)]
     #[serde(default = "one_queue", deserialize_with = "file_queues")]
     pub queues: u16,
@@ -148,8 +148,8 @@ pub struct DiskServerOptions {
     /// /run/tombolo for root, otherwise in /tmp/tombolo-UID).
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
-    /// Serve Prometheus metrics over HTTP: PORT on this host only, :PORT on all IPv4 interfaces, IP:PORT
-    /// or NAME:PORT on one.
+    /// Serve Prometheus metrics over HTTP, to anyone who can connect: PORT on this host only, :PORT on all
+    /// IPv4 interfaces, IP:PORT or NAME:PORT on one.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<ListenAddress>,
 }
@@ -300,7 +300,7 @@ fn queues(text: &str) -> Result<u16, String> {
 
 const QUEUES_MAX: u16 = 64;
 
-/// Parses a number of bytes: `N`, or `NK`, `NM`, `NG` for powers of 1024; `None` for other texts.
+/// Parses a number of bytes: `N`, or `NK`, `NM`, `NG`, `NT` for powers of 1024; `None` for other texts.
 pub fn size(text: &str) -> Option<u64> {
     Setting { text, name: "size", value: Some(text) }.bytes()
 }

@@ -147,8 +147,8 @@ pub struct ServerOptions {
     /// $XDG_RUNTIME_DIR/tombolo, in /run/tombolo for root, otherwise in /tmp/tombolo-UID).
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
-    /// Serve Prometheus metrics over HTTP: PORT on this host only, :PORT on all IPv4 interfaces, IP:PORT
-    /// or NAME:PORT on one.
+    /// Serve Prometheus metrics over HTTP, to anyone who can connect: PORT on this host only, :PORT on all
+    /// IPv4 interfaces, IP:PORT or NAME:PORT on one.
     #[arg(long, value_name = "ADDR")]
     #[serde(deserialize_with = "one")]
     pub metrics: Option<ListenAddress>,
@@ -255,7 +255,8 @@ pub struct ServerOptions {
     /// unaffected.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false", help_heading = NFS)]
     pub async_names: Option<bool>,
-    /// Number of threads that wait for calls (by default half the number of cores, at most four).
+    /// Number of threads that wait for calls, from 1 to 256 (by default half the number of cores, at most
+    /// four).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = NFS)]
     pub nfs_threads: Option<u16>,
     /// Serve TCP only, no UDP.

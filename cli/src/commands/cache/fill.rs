@@ -33,14 +33,14 @@ pub struct FillArgs {
     /// Cache directory, created if it is missing.
     #[arg(long, value_name = "DIR")]
     cache: PathBuf,
-    /// Maximum size of the cached data and their index (by default 8G). If the files are larger, later ones
-    /// evict earlier ones, and the command fails.
+    /// Maximum size of the cached data and their index in bytes; K, M, G and T are powers of 1024 (by default
+    /// 8G). If the files are larger, later ones evict earlier ones, and the command fails.
     #[arg(long, value_name = "SIZE")]
     cache_size: Option<Size>,
     /// Unit of fetching and checking, a power of two from 4K to 1M (by default 64K).
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Size>,
-    /// Number of files fetched concurrently.
+    /// Number of files fetched concurrently, from 1 to 1024.
     #[arg(short, long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: u16,
 }

@@ -53,7 +53,7 @@ enum Action {
     Trim {
         #[command(flatten)]
         of: OfDir,
-        /// Amount of data to retain.
+        /// Amount of data to retain in bytes; K, M, G and T are powers of 1024.
         #[arg(value_name = "SIZE")]
         size: Size,
     },

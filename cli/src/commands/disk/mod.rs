@@ -76,7 +76,7 @@ enum Action {
         shrink: bool,
         /// Disk, as given to the server.
         file: PathBuf,
-        /// New size in bytes; K, M and G are powers of 1024. By default the size of the underlying file or
+        /// New size in bytes; K, M, G and T are powers of 1024. By default the size of the underlying file or
         /// device, after truncate, lvextend and the like.
         #[arg(value_parser = checked)]
         size: Option<String>,

@@ -25,10 +25,10 @@ pub struct ImageRehearseArgs {
     /// Image: a directory of this host, possibly a mount.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Number of clones, run one after the other: no two access exactly the same memory.
+    /// Number of clones, from 1 to 16, run one after the other: no two access exactly the same memory.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     times: u8,
-    /// Run time of each clone in seconds; the maximum with --until.
+    /// Run time of each clone in seconds, from 1 to 3600; the maximum with --until.
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
     /// End each clone when this shell command succeeds, which is run repeatedly.

@@ -51,7 +51,7 @@ pub struct ImageScanArgs {
     /// Write no digests: a smaller .tombolo-image, but no detection of equal blocks.
     #[arg(long)]
     no_digests: bool,
-    /// Number of threads (by default one per processor, at most 8).
+    /// Number of threads, from 1 to 64 (by default one per processor, at most 8).
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: Option<u16>,
 }

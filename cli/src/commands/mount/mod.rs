@@ -55,8 +55,8 @@ pub struct MountArgs {
     /// /tmp/tombolo-UID).
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// Serve Prometheus metrics over HTTP: PORT on this host only, :PORT on all IPv4 interfaces, IP:PORT
-    /// or NAME:PORT on one.
+    /// Serve Prometheus metrics over HTTP, to anyone who can connect: PORT on this host only, :PORT on all
+    /// IPv4 interfaces, IP:PORT or NAME:PORT on one.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<ListenAddress>,
     /// Run as the supervisor of a background mount.

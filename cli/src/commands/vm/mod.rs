@@ -155,10 +155,10 @@ struct StartArgs {
     /// as the VM exists. The name decides the format: a qcow2 image must end in .qcow2.
     #[arg(long, value_name = "DISK")]
     disk: PathBuf,
-    /// Memory size in bytes; K, M and G are powers of 1024.
+    /// Memory size in bytes; K, M, G and T are powers of 1024.
     #[arg(long, value_name = "SIZE", default_value = "512M")]
     memory: String,
-    /// Number of virtual CPUs.
+    /// Number of virtual CPUs, from 1 to 256.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     cpus: u32,
     /// CPU model and features, in QEMU's notation: MODEL[,+FEATURE][,-FEATURE]…. For images used on other
