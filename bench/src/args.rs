@@ -62,7 +62,8 @@ pub struct Plan {
     /// guest: enable extended attributes on both sides.
     #[arg(long, global = true, value_enum, default_value_t)]
     pub xattrs: Xattrs,
-    /// gvfs, and postmark, build and calls of vnfs: only these columns. An unknown one is reported.
+    /// gvfs, and postmark, build, calls and the guest parts of vnfs: only these columns. An unknown one is
+    /// reported.
     #[arg(long, global = true, value_name = "COLUMN[,COLUMN]…", value_delimiter = ',')]
     pub column: Vec<String>,
     /// vnfs: number of files, and of transactions, of postmark.

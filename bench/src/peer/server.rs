@@ -169,7 +169,8 @@ pub struct AtSocket {
 }
 
 impl AtSocket {
-    /// Starts a virtio-fs server of a directory. `mode` is a policy of ours or a cache mode of virtiofsd.
+    /// Starts a virtio-fs server of a directory, with the mount tag `tombolo`. `mode` is a policy of ours or
+    /// a cache mode of virtiofsd.
     pub fn virtio_fs(
         program: &str,
         shared: &Path,
@@ -177,7 +178,18 @@ impl AtSocket {
         mode: &str,
         options: &[&str],
     ) -> Result<Self> {
-        let words = [("shared", &*shared.to_string_lossy()), ("mode", mode)];
+        Self::tagged((program, options), shared, socket, mode, "tombolo")
+    }
+
+    /// Starts a virtio-fs server as [`virtio_fs`](Self::virtio_fs) does, with this mount tag.
+    pub fn tagged(
+        (program, options): (&str, &[&str]),
+        shared: &Path,
+        socket: &Path,
+        mode: &str,
+        tag: &str,
+    ) -> Result<Self> {
+        let words = [("shared", &*shared.to_string_lossy()), ("mode", mode), ("tag", tag)];
         Self::start("virtio-fs", program, socket, &words, options)
     }
 
