@@ -45,8 +45,8 @@ pub struct CacheOptions {
     /// --read-only, which overrides the other modes.
     #[arg(long, value_name = "MODE", help_heading = CACHE)]
     pub mode: Option<CacheMode>,
-    /// Maximum amount of this tree's unsent changes with --mode write-back, besides --cache-size, in bytes; K,
-    /// M, G and T are powers of 1024 (by default 4G). Writers block at the limit.
+    /// Maximum amount of this tree's unsent changes with --mode write-back, besides --cache-size, in bytes;
+    /// K, M, G and T are powers of 1024 (by default 4G). Writers block at the limit.
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub write_back_limit: Option<Size>,
     /// How stale cached data may be (by default close-to-open): immutable, exclusive, close-to-open, lease or

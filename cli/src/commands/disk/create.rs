@@ -28,8 +28,8 @@ use crate::failure::{Failure, OrCannot, Outcome};
 #[derive(Args)]
 #[command(after_help = EXAMPLES, mut_arg("base", describe_base))]
 pub struct DiskCreateArgs {
-    /// Size of the disk in bytes; K, M, G and T are powers of 1024 (by default the size of the base, of which a
-    /// smaller disk shows only the beginning).
+    /// Size of the disk in bytes; K, M, G and T are powers of 1024 (by default the size of the base, of which
+    /// a smaller disk shows only the beginning).
     #[arg(long, value_name = "SIZE", value_parser = checked)]
     size: Option<String>,
     #[command(flatten)]
