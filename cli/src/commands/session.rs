@@ -65,7 +65,8 @@ enum Action {
     /// Changes are numbered: `change` is the last one, `on disk` and `at origin` the last that the local disk
     /// and the origin have. `to go`: the number of unsent changes; `oldest`: the age of the oldest, in
     /// seconds; `conflicts`: versions of others at the origin, kept next to ours; `torn`: blocks that were
-    /// being overwritten at an unclean end; `refused`: files and directories with changes that the origin refuses.
+    /// being overwritten at an unclean end; `refused`: files and directories with changes that the origin
+    /// refuses.
     Show {
         #[command(flatten)]
         of: Of,

@@ -52,8 +52,8 @@ pub struct CacheArgs {
     #[arg(long, help_heading = CACHE, conflicts_with_all = ["dir", "cache_size", "data_from"])]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     no_cache: bool,
-    /// Maximum size of cached data and their index in bytes; K, M, G and T are powers of 1024 (by default 8G).
-    /// Applies when the proxy is started.
+    /// Maximum size of cached data and their index in bytes; K, M, G and T are powers of 1024 (by default
+    /// 8G). Applies when the proxy is started.
     #[arg(long, value_name = "SIZE", value_parser = checked::<Size>, help_heading = CACHE)]
     #[serde(skip_serializing_if = "Option::is_none")]
     cache_size: Option<String>,
