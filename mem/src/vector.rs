@@ -79,6 +79,14 @@ impl Vector {
     pub(crate) fn append(&mut self, mut other: Vector) {
         other.truncate(LEN_MAX - self.len);
         self.len += other.len;
+        // As in `push`: many small writes into one buffer are one segment.
+        if let (Some(last), Some(first)) = (self.segments.last_mut(), other.segments.first())
+            && last.ptr.wrapping_add(last.len) == first.ptr
+            && other.regions.iter().any(|region| region.holds(last.ptr) && region.holds(first.ptr))
+        {
+            last.len += first.len;
+            other.segments.remove(0);
+        }
         self.segments.extend(other.segments);
         other.regions.iter().for_each(|region| self.add_region(region));
     }

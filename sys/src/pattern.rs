@@ -4,8 +4,9 @@ use std::ffi::{CStr, CString, NulError};
 use std::fmt;
 use std::str::FromStr;
 
-/// A glob(7) pattern. With a `/` in it, it applies to paths from the root of a tree, otherwise to their last
-/// components. `*` also matches `/`.
+/// A glob(7) pattern, except that `*`, `?` and `[…]` also match `/` and leading dots. With a `/` in it, it
+/// applies to paths from the root of a tree, otherwise to their last components. A leading `/` is not part of
+/// the text: `/a.db` matches at the root only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: CString,
@@ -52,14 +53,15 @@ impl Pattern {
         self.of_paths
     }
 
-    /// Returns `true` if the pattern matches this name, or this path from the root without a leading `/`.
+    /// Returns `true` if the pattern matches `text`: a path from the root, without a leading `/`, if it
+    /// [is of paths](Self::is_of_paths), otherwise a name.
     pub fn matches(&self, text: &CStr) -> bool {
         matches(&self.text, text)
     }
 }
 
-/// Returns `true` if the whole of `text` matches `pattern`. `*` matches any bytes, including `/` and leading
-/// dots.
+/// Returns `true` if the whole of `text` matches `pattern`, in which `*`, `?` and `[…]` also match `/` and
+/// leading dots.
 pub fn matches(pattern: &CStr, text: &CStr) -> bool {
     // SAFETY: both are NUL-terminated strings, and are only read.
     unsafe { libc::fnmatch(pattern.as_ptr(), text.as_ptr(), 0) == 0 }

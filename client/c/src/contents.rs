@@ -31,11 +31,13 @@ pub unsafe extern "C" fn tombolo_read(
         if buffer.is_null() && size > 0 {
             return Err(Failure::INVALID);
         }
+        // Larger than `CacheOptions::file_bytes_max`, by default `TOMBOLO_READ_MAX`.
         let bytes = tree.cached.read(path).wait()?.ok_or(Failure(-libc::EFBIG))?;
         if size > 0 {
             // SAFETY: not null here, so points to `size` bytes of the caller.
             unsafe { copy_out(&bytes, buffer.cast(), size) };
         }
+        // All of it, so that the caller sees that its buffer was too small.
         Ok(bytes.len())
     })
 }

@@ -13,7 +13,7 @@ use crate::processor::unknown_part;
 /// of them but `boot`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Machine type, such as `q35`, or with its version `pc-q35-7.2`.
+    /// Machine type with a PCI Express root, such as `q35`, or with its version `pc-q35-7.2`.
     pub machine: String,
     /// Accelerator: `kvm` or `tcg`.
     pub accelerator: String,
@@ -54,14 +54,15 @@ pub struct Launch<'a> {
     pub monitor: &'a Path,
     /// File to which the output of the first serial port is appended.
     pub console: &'a Path,
-    /// Generation id (`vmgenid`): a guest that finds a new one knows that it was cloned, and reseeds its
-    /// random numbers.
+    /// Generation id (`vmgenid`), a UUID: a guest that finds a new one knows that it was cloned, and reseeds
+    /// its random numbers.
     pub generation: &'a str,
     /// `true` if the VMM waits for a device state.
     pub incoming: bool,
 }
 
-/// Ids of the PCI Express ports for the network card and for the identity disk.
+/// Ids of the PCI Express ports: for the network card, and for the identity disk and the shares, which are
+/// functions of one device.
 pub(crate) const NETWORK_SLOT: &str = "network-slot";
 pub(crate) const IDENTITY_SLOT: &str = "identity-slot";
 
@@ -105,6 +106,8 @@ impl Launch<'_> {
         let memory = format!("memory-backend-file,id=memory,size={memory_bytes},share=on,mem-path=");
         words.file("-object", &memory, self.memory, "");
         words.file("-chardev", "socket,id=disk,path=", self.disk, "");
+        // Addresses and numbers of queues are part of the device state: other ones would make saved images
+        // unusable.
         words.plain("-device vhost-user-blk-pci,chardev=disk,num-queues=1,bus=pcie.0,addr=4");
         for (number, slot) in [(1, NETWORK_SLOT), (2, IDENTITY_SLOT)] {
             let at = 4 + number;

@@ -320,7 +320,7 @@ impl DirtyRanges {
             return Some(memory);
         }
         let Some(last) = self.waiting.back_mut() else { return Some(memory) };
-        let joined = Arc::get_mut(&mut last.memory).filter(|joined| joined.has_spans_for(&memory));
+        let joined = Arc::get_mut(&mut last.memory).filter(|joined| joined.has_segments_for(&memory));
         let Some(joined) = joined else { return Some(memory) };
         joined.append(memory);
         last.len += len;

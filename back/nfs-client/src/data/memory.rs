@@ -6,8 +6,8 @@ use tombolo_mem::Source;
 
 use super::allowance::Charge;
 
-/// Maximum number of spans of writes that are joined to one WRITE, well below the limit of one sendmsg(2)
-/// (1024, `IOV_MAX`).
+/// Maximum number of segments of writes that are joined to one WRITE, well below the limit of one sendmsg(2)
+/// (1024, `IOV_MAX`), which a WRITE shares with its header and other calls.
 const SEGMENTS_MAX: usize = 256;
 
 /// The bytes of one or more adjacent writes of a file.
@@ -33,7 +33,7 @@ impl Memory {
         let len = from.len();
         let lease = buffers.take(len.saturating_add(spare_bytes)).or_else(|| buffers.take(len));
         let Some(lease) = lease else {
-            // The data are longer than any pooled buffer.
+            // The data are longer than any pooled buffer: the number of buffers has no limit.
             return Self::keep(Source::from(from.to_vec(len)), charge);
         };
         let slack_bytes = lease.len() - len;
@@ -46,6 +46,7 @@ impl Memory {
         self.source.len()
     }
 
+    /// Returns the `len` bytes from offset `at`.
     pub(super) fn source(&self, at: usize, len: usize) -> Source {
         let mut source = self.source.clone();
         source.advance(at);
@@ -53,8 +54,8 @@ impl Memory {
         source
     }
 
-    /// Appends a copy of the next bytes of the file. Returns `false` if no buffer at the end has space for
-    /// them.
+    /// Appends a copy of the next bytes of the file. They were charged with their buffer, and extend its
+    /// segment. Returns `false` if no buffer at the end has space for them.
     pub(super) fn append_copy(&mut self, from: &Source) -> bool {
         let Some(lease) = self.leases.last().filter(|_| from.len() <= self.slack_bytes) else { return false };
         let start = lease.len() - self.slack_bytes;
@@ -65,8 +66,8 @@ impl Memory {
         true
     }
 
-    /// Returns `true` if `more` can be appended without exceeding the limit on spans.
-    pub(super) fn has_spans_for(&self, more: &Memory) -> bool {
+    /// Returns `true` if `more` can be appended without exceeding the limit on segments.
+    pub(super) fn has_segments_for(&self, more: &Memory) -> bool {
         self.source.segments().len() + more.source.segments().len() <= SEGMENTS_MAX
     }
 
@@ -107,7 +108,7 @@ mod tests {
 
         let kept =
             Memory::keep(Source::from(b"kept".to_vec()), allowance.take(4).expect("within the budget"));
-        assert!(memory.has_spans_for(&kept));
+        assert!(memory.has_segments_for(&kept));
         memory.append(kept);
         assert_eq!(memory.source(8, 8).to_vec(9), b"abcdkept");
         assert!(!memory.append_copy(&Source::from(b"!".to_vec())), "it would not come last");

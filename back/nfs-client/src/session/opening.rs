@@ -139,7 +139,7 @@ impl View {
                     let set = SetAttr { mode: Some(mode), atime, mtime, ..SetAttr::default() };
                     return self.finished(created, &set).await;
                 }
-                Err(Error::NotSupported) => self.session.verifiers.are_not_taken(),
+                Err(Error::NotSupported) => self.session.verifiers.set_unsupported(),
                 Err(error) => return Err(error),
             }
         }

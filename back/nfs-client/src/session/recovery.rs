@@ -1,9 +1,10 @@
 //! Recovery by path of nodes whose handles the server has lost.
 //!
-//! A node counts as found only if it is the same file: neither a path that leads elsewhere by now nor a
-//! replaced server may turn one file into another (`docs/semantics/nfs-mount.md`). Number and type must
-//! match. A regular file's number may have been reused under the same name, so its size and time of
-//! modification must match too.
+//! Neither a path that leads elsewhere by now nor a replaced server may turn one file into another
+//! (`docs/semantics/nfs-mount.md`). Number and type must match. A regular file's number may have been reused
+//! under the same name, so its size and time of modification must match too; its time of change need not, as
+//! a rename or a new link changes that. Of other types, number and type suffice: their attributes are read
+//! anew. The number of the file system is not compared, since it may change when the server restarts.
 
 use std::sync::Arc;
 
@@ -25,8 +26,8 @@ impl View {
         let Some(path) = self.path(node) else { return Ok(false) };
         let Some(mut dir) = self.session.root.handle_again(&self.caller).await? else { return Ok(false) };
         if path.is_empty() {
-            // The handle is valid, so the stale node is another one in the call: for instance one created by
-            // the first execution of this call and removed before its repetition.
+            // The node is the root. If its handle is still valid, the call failed for another object, such as
+            // the file of a repeated CREATE that was removed in between.
             return if dir == lost { Ok(false) } else { self.renew_root(node, dir).await };
         }
         let last = path.len() - 1;
@@ -53,6 +54,7 @@ impl View {
                 // A re-created directory may have the number of the old one, but has other attributes.
                 self.absorb(step, &Some(fattr), asked);
             } else {
+                // A replaced directory on the way does not matter: the node below it is compared itself.
                 self.forget_target(step, name);
                 if depth == last {
                     return Ok(false);
@@ -71,8 +73,8 @@ impl View {
         Ok(recovered)
     }
 
-    /// Forgets the target of a name that the server contradicts. The kernel, on a stale node, looks up the
-    /// path again, and each name must then be queried.
+    /// Forgets the target of a name that the server does not confirm. The kernel, on a stale node, looks up
+    /// the path again, and each name must then be queried.
     fn forget_target(&self, step: &Arc<Node>, name: &NameBuf) {
         if let Some(location) = step.location().filter(|location| location.name == *name) {
             self.session.nodes.forget_name(location.dir.id, name);

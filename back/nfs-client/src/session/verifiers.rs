@@ -9,24 +9,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(super) struct Verifiers {
     next: AtomicU64,
     /// `false` once the server has refused an exclusive CREATE as unsupported.
-    taken: AtomicBool,
+    supported: AtomicBool,
 }
 
 impl Verifiers {
     pub(super) fn new() -> Self {
-        // The hasher is seeded by the system, so the start is random.
+        // Its keys are random, so the start is.
         let start = RandomState::new().build_hasher().finish();
-        Self { next: AtomicU64::new(start), taken: AtomicBool::new(true) }
+        Self { next: AtomicU64::new(start), supported: AtomicBool::new(true) }
     }
 
-    /// Returns an unused verifier; `None` if the server supports none.
+    /// Returns an unused verifier; `None` if the server supports none: the caller then creates GUARDED.
     pub(super) fn next(&self) -> Option<[u8; 8]> {
-        let is_taken = self.taken.load(Ordering::Relaxed);
-        is_taken.then(|| self.next.fetch_add(1, Ordering::Relaxed).to_be_bytes())
+        let is_supported = self.supported.load(Ordering::Relaxed);
+        is_supported.then(|| self.next.fetch_add(1, Ordering::Relaxed).to_be_bytes())
     }
 
     /// Records that the server supports no verifiers.
-    pub(super) fn are_not_taken(&self) {
-        self.taken.store(false, Ordering::Relaxed);
+    pub(super) fn set_unsupported(&self) {
+        self.supported.store(false, Ordering::Relaxed);
     }
 }
