@@ -165,7 +165,7 @@ fn adjacent_spans_merge_into_one_segment() {
     assert_eq!(sink.segments().len(), 1);
     sink.push(&region, 0, 1).unwrap();
     assert_eq!(sink.segments().len(), 2);
-    // So do those of a vector that is appended.
+    // The same for appended vectors.
     let mut source = Source::new();
     for offset in 0..100 {
         let mut byte = Source::new();

@@ -102,6 +102,7 @@ mod tests {
         let charge = allowance.take(8).expect("within the budget");
         let mut memory = Memory::copy(&from.source(0..8), 100, &buffers, charge);
         assert!(memory.append_copy(&from.source(0..4)));
+        assert_eq!(memory.source.segments().len(), 1, "small writes do not grow the list");
         from.as_mut_slice().expect("only lent for the copy").fill(b'x');
         assert_eq!(memory.source(6, 6).to_vec(9), b"ghabcd");
         assert!(!memory.append_copy(&Source::from(vec![0; 1 << 20])), "more than the buffer has");

@@ -16,6 +16,9 @@ use crate::world::{Cached, LONG, Origin, options};
 /// Number of files in the root, of which the cache keeps more than half.
 const COUNT: usize = 7000;
 
+/// Name of the origin's oldest directory, longer than those of files.
+const OLDEST: &str = "a-directory-that-the-origin-lists-last";
+
 /// A session of an origin that lists the newest names first.
 struct NewestFirst(Arc<dyn FileSystem>);
 
@@ -41,7 +44,7 @@ impl FileSystem for NewestFirst {
 /// Creates an origin with files 0 to [`COUNT`] in its root, and a cache of it.
 fn oversized(dir: &Path, options: Options) -> (Origin, Cached) {
     let origin = Origin::of(wrapped(Arc::new(Memory::default()), NewestFirst));
-    let subdirectory = origin.direct.dir("dir");
+    let subdirectory = origin.direct.dir(OLDEST);
     origin.direct.mknod((subdirectory, "inner"));
     for n in 0..COUNT {
         origin.direct.mknod(&n.to_string());
@@ -100,7 +103,7 @@ fn name_added_to_oversized_directory_is_listed_once() {
         cached.mknod("node");
         cached.symlink("symlink", b"created").expect("symlink");
         cached.link("4000", "link").expect("link");
-        rename("dir/inner", "from-elsewhere");
+        rename(&format!("{OLDEST}/inner"), "from-elsewhere");
         rename("6999", "from-a-cached-name");
         rename("5", "from-an-uncached-name");
         rename("7", "8");
@@ -148,8 +151,11 @@ fn names_listed_from_cache_are_skipped_in_few_requests() {
     for n in 0..1000 {
         cached.lookup(&n.to_string()).expect("there");
     }
-    // All but "dir", which the origin lists after these names.
+    // All but the oldest, which the origin lists after these names.
     let reader = Reader::begin(&cached, COUNT + 2);
+    // A page with space for names of files only is not the end.
+    let small = cached.readdir(reader.file, reader.cookie, budget(56, false)).expect("a page");
+    assert_eq!((small.len(), small.is_end()), (0, false));
     let asked = origin.asked("readdir");
     let last = cached.readdir(reader.file, reader.cookie, budget(512, false)).expect("a page");
     assert_eq!((last.len(), last.is_end()), (1, true));
@@ -163,6 +169,12 @@ fn forgotten_position_fails_with_bad_cookie() {
     let (_, cached) = oversized(dir.path(), Options::default());
     let reader = Reader::begin(&cached, 5000);
     let page = cached.readdir(reader.file, Cookie(reader.cookie.0 + 1), budget(4096, false));
+    assert!(matches!(page, Err(Error::BadCookie)), "{page:?}");
+    // Another process has given the position to no one, even if it has listed more names.
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_, restarted) = oversized(dir.path(), Options::default());
+    let other = Reader::begin(&restarted, 6000);
+    let page = restarted.readdir(other.file, reader.cookie, budget(4096, false));
     assert!(matches!(page, Err(Error::BadCookie)), "{page:?}");
 }
 
